@@ -1,0 +1,1 @@
+"""A mobile client without a screen; also the load generator."""

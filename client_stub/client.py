@@ -1,0 +1,106 @@
+"""A mobile client without a screen: it asks a master where to go, goes there, logs in, and says how it went."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+import attrs
+from rich.text import Text
+
+from client_stub.answers import Answer, Failure, explain
+from client_stub.caller import Caller, ask_any
+from client_stub.interrupt import until_signal
+from client_stub.options import ClientOptions
+from client_stub.report import run_load
+from client_stub.show import complain, put_json, put_line
+from client_stub.tally import FAILED, NO_BACKEND, OK
+from lambdamu.address import Address, printable
+
+__all__ = ["ClientOptions", "run_client"]
+
+_NOT_REACHED: Final = "Failed"
+"""The result of a client that had no answer, or could not use its backend; no word of the wire."""
+
+
+async def run_client(options: ClientOptions) -> int:
+    """Be one client, or a load of them, and return the exit code: 0, 1 failed or stopped by a signal, 3 no backend."""
+    caller = Caller(options.user_name, options.user_mail, options.timeout_s)
+    rng = random.Random()
+    if options.is_load:
+        return await run_load(options, caller, rng)
+    return await _OneClient(options, caller, rng).run()
+
+
+@attrs.frozen
+class Outcome:
+    """How far one client got; None where it did not get."""
+
+    result: str
+    ip: str | None = None
+    port: int | None = None
+    task: str | None = None
+
+    def to_text(self) -> Text:
+        """Return `IP:PORT Task`, as far as it is known."""
+        text = Text()
+        if self.ip is not None and self.port is not None:
+            text.append(str(Address(self.ip, self.port)), style="bold")
+        if self.task is not None:
+            text.append(f" {printable(self.task)}", style="green")
+        return text
+
+
+class _OneClient:
+    """One client. Its outcome is shown once, as soon as it is known: before the client stays at its backend."""
+
+    def __init__(self, options: ClientOptions, caller: Caller, rng: random.Random) -> None:
+        self._options = options
+        self._caller = caller
+        self._rng = rng
+        self._shown = False
+
+    async def run(self) -> int:
+        code = await until_signal(self._ask_and_go)
+        if code is None:
+            complain("stopped by a signal")
+            self._show(Outcome(_NOT_REACHED))
+            return FAILED
+        return code
+
+    async def _ask_and_go(self) -> int:
+        asked = await ask_any(self._caller.ask, self._options.masters, self._rng)
+        if isinstance(asked, Failure):
+            return self._fail(asked, Outcome(_NOT_REACHED))
+        master, answer = asked
+        endpoint = answer.endpoint
+        if endpoint is None:
+            complain(f"master {master}: {explain(answer)}")
+            self._show(Outcome(answer.result))
+            return NO_BACKEND
+        if self._options.ask_only:
+            self._show(Outcome(answer.result, answer.ip, answer.port))
+            return OK
+        return await self._go(answer, endpoint)
+
+    async def _go(self, answer: Answer, endpoint: Address) -> int:
+        async with self._caller.login(endpoint) as login:
+            if isinstance(login, Failure):
+                return self._fail(login, Outcome(_NOT_REACHED, answer.ip, answer.port))
+            self._show(Outcome(answer.result, answer.ip, answer.port, login.task))
+            lost = await login.hold(self._options.hold)
+            return OK if lost is None else self._fail(lost, Outcome(_NOT_REACHED, answer.ip, answer.port))
+
+    def _fail(self, failure: Failure, outcome: Outcome) -> int:
+        complain(failure.text)
+        self._show(outcome)
+        return FAILED
+
+    def _show(self, outcome: Outcome) -> None:
+        if self._shown:
+            return
+        self._shown = True
+        if self._options.json:
+            put_json(attrs.asdict(outcome))
+        elif outcome.task is not None or (self._options.ask_only and outcome.ip is not None):
+            put_line(outcome.to_text())

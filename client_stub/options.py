@@ -1,0 +1,44 @@
+"""What a client is told on its command line."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import attrs
+from attrs.validators import ge, optional
+
+from lambdamu.address import Address
+
+
+def _positive(_options: Any, field: attrs.Attribute[Any], value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"'{field.name}' must be a number above 0: {value}")
+
+
+def _said_name(_options: Any, field: attrs.Attribute[str], value: str) -> None:
+    if not value or any("\ud800" <= char <= "\udfff" for char in value):
+        raise ValueError(f"'{field.name}' must be a text that is not empty and valid UTF-8")
+
+
+@attrs.frozen
+class ClientOptions:
+    """`rate`: clients that set out each second; None: as fast as they can. `hold`: seconds each stays at its backend.
+
+    `timeout_s`: connecting, sending and waiting for an answer each take so long at most.
+    """
+
+    masters: tuple[Address, ...]
+    json: bool = False
+    ask_only: bool = False
+    clients: int = attrs.field(default=1, validator=ge(1))
+    rate: float | None = attrs.field(default=None, validator=optional(_positive))
+    hold: float = attrs.field(default=0.0, validator=ge(0))
+    user_name: str = attrs.field(default="client", validator=_said_name)
+    user_mail: str = attrs.field(default="client@localhost", validator=_said_name)
+    timeout_s: float = attrs.field(default=5.0, validator=_positive)
+
+    @property
+    def is_load(self) -> bool:
+        """Whether many clients are asked for, or one as if it were many."""
+        return self.clients > 1 or self.rate is not None

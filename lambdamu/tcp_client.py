@@ -1,0 +1,125 @@
+"""TCPClient: one connection to a peer that speaks our wire, with a deadline on every step."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from typing import Final
+
+import trio
+
+from lambdamu.address import Address
+from lambdamu.datapack import DEFAULT_LIMITS, Decoder, WireLimits
+from lambdamu.errors import LinkError
+from lambdamu.messages import Batch, LinkFault
+from lambdamu.resolver import Resolver, SocketAddress
+
+_READ_BYTES: Final = 16384
+
+
+class TCPClient:
+    """A connection that is open; `address` is the one it really goes to.
+
+    `send` and `receive` raise LinkError when the peer is gone or the deadline has passed, and `receive` raises
+    RemoteProtocolError when it does not speak the wire; after either the connection is of no more use.
+    """
+
+    def __init__(self, stream: trio.abc.Stream, address: Address, limits: WireLimits = DEFAULT_LIMITS) -> None:
+        self.address = address
+        self._stream = stream
+        self._decoder = Decoder(limits)
+        self._batches: Iterator[Batch] = iter(())
+
+    @classmethod
+    async def connect(
+        cls, resolver: Resolver, host: str, port: int, *, within_s: float, limits: WireLimits = DEFAULT_LIMITS
+    ) -> TCPClient:
+        """Connect to the first address of `host` that takes it, look-up included within `within_s` seconds.
+
+        Raise LinkError: no_address, refused, unreachable, no_descriptor, connect_timeout.
+        """
+        deadline = trio.current_time() + within_s
+        with trio.CancelScope(deadline=deadline) as scope:
+            addresses = await resolver.resolve(host, port)
+        if scope.cancelled_caught:
+            raise LinkError(LinkFault.NO_ADDRESS, f"{host} was not looked up within {within_s:g} s")
+        failure: LinkError | None = None
+        for i, address in enumerate(addresses):
+            # The time left is shared out, so that one address that swallows packets does not spend it all.
+            share = max(0.0, deadline - trio.current_time()) / (len(addresses) - i)
+            try:
+                stream = await _connect(address, share)
+            except LinkError as exc:
+                failure = exc
+            else:
+                return cls(stream, Address(*address[1][:2]), limits)
+        raise failure or LinkError(LinkFault.NO_ADDRESS, f"{host} has no address")
+
+    async def send(self, data: bytes, *, within_s: float) -> None:
+        """Send the bytes of batches, all of them within `within_s` seconds."""
+        with trio.move_on_after(within_s) as scope:
+            try:
+                await self._stream.send_all(data)
+            except trio.BrokenResourceError as exc:
+                raise LinkError(LinkFault.CLOSED, f"{self.address} has closed the connection") from exc
+        if scope.cancelled_caught:
+            raise LinkError(LinkFault.TIMEOUT, f"{self.address} took no bytes for {within_s:g} s")
+
+    async def receive(self, *, within_s: float) -> Batch:
+        """Return the next batch, when it is whole within `within_s` seconds."""
+        with trio.move_on_after(within_s):
+            return await self._next()
+        raise LinkError(LinkFault.TIMEOUT, f"{self.address} did not answer within {within_s:g} s")
+
+    async def _next(self) -> Batch:
+        while True:
+            batch = next(self._batches, None)
+            if batch is not None:
+                return batch
+            try:
+                data = await self._stream.receive_some(_READ_BYTES)
+            except trio.BrokenResourceError as exc:
+                raise LinkError(LinkFault.CLOSED, f"{self.address} has reset the connection") from exc
+            if not data:
+                raise LinkError(LinkFault.CLOSED, f"{self.address} has closed the connection")
+            self._batches = self._decoder.feed(bytes(data))
+
+    async def aclose(self) -> None:
+        """Close without waiting for the peer."""
+        await trio.aclose_forcefully(self._stream)
+
+
+async def _connect(address: SocketAddress, within_s: float) -> trio.SocketStream:
+    family, target = address
+    shown = Address(*target[:2])
+    try:
+        sock = trio.socket.socket(family, trio.socket.SOCK_STREAM)
+    except OSError as exc:
+        raise LinkError(_fault(exc), f"no socket for {shown}: {exc.strerror}") from exc
+    try:
+        with trio.move_on_after(within_s) as scope:
+            await sock.connect(target)
+        if scope.cancelled_caught:
+            raise LinkError(LinkFault.CONNECT_TIMEOUT, f"{shown} did not take the connection within {within_s:g} s")
+        if sock.getsockname() == sock.getpeername():
+            # A closed port of this machine, in the range that connections go out from, can connect to itself.
+            raise LinkError(LinkFault.REFUSED, f"{shown} refused the connection")
+    except OSError as exc:
+        sock.close()
+        raise LinkError(_fault(exc), f"{shown}: {exc.strerror or exc}") from exc
+    except BaseException:
+        sock.close()
+        raise
+    return trio.SocketStream(sock)
+
+
+def _fault(exc: OSError) -> LinkFault:
+    if exc.errno == errno.ECONNREFUSED:
+        return LinkFault.REFUSED
+    if exc.errno in (errno.EMFILE, errno.ENFILE):
+        return LinkFault.NO_DESCRIPTOR
+    if exc.errno in (errno.ECONNRESET, errno.ENOTCONN, errno.EPIPE):
+        return LinkFault.CLOSED  # taken, and reset at once
+    if exc.errno == errno.ETIMEDOUT:
+        return LinkFault.CONNECT_TIMEOUT
+    return LinkFault.UNREACHABLE

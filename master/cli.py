@@ -1,0 +1,159 @@
+"""The one command line. Exit codes: 0 ok, 1 failed, 2 bad usage or configuration, 3 no backend."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import click
+import trio
+
+from lambdamu.address import Address
+from master.config import Config
+from master.config_file import ConfigError, load
+from master.config_notes import describe
+
+_ADDRESS: Final = "HOST:PORT"
+_EPILOG: Final = """
+\b
+Examples:
+  lambdamu demo
+  lambdamu check pool.toml
+  lambdamu master --config pool.toml
+  lambdamu server --listen 127.0.0.1:9001 --users 10
+  lambdamu client --master 127.0.0.1:7000
+  lambdamu client --master 127.0.0.1:7000 --clients 500 --rate 100
+"""
+
+
+def address(text: str) -> Address:
+    """Read one address of the command line."""
+    try:
+        return Address.parse(text)
+    except ValueError as exc:
+        raise click.BadParameter(str(exc)) from exc
+
+
+def addresses(text: str) -> tuple[Address, ...]:
+    """Read several, with commas between."""
+    return tuple(address(item.strip()) for item in text.split(","))
+
+
+@click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="lambdamu", prog_name="lambdamu")
+def cli() -> None:
+    """The front door of mobile backends: tells each client which live backend has the most room."""
+
+
+@cli.command(epilog="\b\nExample:\n  lambdamu master --config pool.toml")
+@click.option("--config", "path", required=True, metavar="FILE", help="The configuration, a TOML file.")
+def master(path: str) -> int:
+    """Run a master until SIGTERM or Ctrl-C. The log goes to standard error, as JSON unless that is a terminal."""
+    from master.log import make_logger  # noqa: PLC0415 - other commands start faster without it
+    from master.process import run_master  # noqa: PLC0415
+
+    return trio.run(run_master, _load(path), make_logger())
+
+
+@cli.command(epilog="\b\nExample:\n  lambdamu check pool.toml")
+@click.argument("file", metavar="FILE")
+def check(file: str) -> int:
+    """Read a configuration and say what it means, or name every fault in it."""
+    config = _load(file)
+    for warning in config.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    for line in describe(config):
+        click.echo(line)
+    return 0
+
+
+@cli.command(epilog="\b\nExample:\n  lambdamu server --listen 127.0.0.1:9001 --users 10 --fault slow:0.5")
+@click.option(
+    "--listen", type=address, metavar=_ADDRESS, required=True, help="Where to listen; port 0 is any free port."
+)
+@click.option("--name", default="", help="A name for the log.")
+@click.option("--users", type=click.IntRange(0, 2**53 - 1), default=0, help="Users it has from the start.")
+@click.option("--capacity", type=click.IntRange(0, 2**53 - 1), help="The most users it lets in.")
+@click.option("--probe-mail", default="master@localhost", show_default=True, help="Who says this is no user.")
+@click.option(
+    "--fault",
+    metavar="KIND",
+    help="What goes wrong: hang-auth, hang-count, no-count, garbage, close, half, slow:SECONDS, count:VALUE.",
+)
+def server(listen: Address, name: str, users: int, capacity: int | None, probe_mail: str, fault: str | None) -> int:
+    """Run a backend with its business logic cut out: it lets users in and counts them."""
+    from server_stub.backend import ServerOptions, parse_fault, run_server  # noqa: PLC0415
+
+    try:
+        kind = parse_fault(fault) if fault is not None else None
+    except ValueError as exc:
+        raise click.BadParameter(str(exc), param_hint="--fault") from exc
+    options = ServerOptions(listen=listen, name=name, users=users, capacity=capacity, fault=kind, probe_mail=probe_mail)
+
+    async def run() -> int:
+        return await run_server(options, say=_say)
+
+    return trio.run(run)
+
+
+@cli.command(epilog="\b\nExample:\n  lambdamu client --master 127.0.0.1:7000 --clients 500 --rate 100")
+@click.option(
+    "--master",
+    "masters",
+    type=addresses,
+    metavar=f"{_ADDRESS}[,...]",
+    required=True,
+    help="Masters, tried in any order.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--ask-only", is_flag=True, help="Ask where to connect, and do not connect.")
+@click.option("--clients", type=click.IntRange(min=1), default=1, help="So many clients, and figures at the end.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="New clients a second.")
+@click.option("--hold", type=click.FloatRange(min=0), default=0.0, help="Stay connected for so many seconds.")
+def client(
+    masters: tuple[Address, ...], as_json: bool, ask_only: bool, clients: int, rate: float | None, hold: float
+) -> int:
+    """Ask a master where to connect, connect there, and say which Task object was given."""
+    from client_stub.client import ClientOptions, run_client  # noqa: PLC0415
+
+    options = ClientOptions(masters=masters, json=as_json, ask_only=ask_only, clients=clients, rate=rate, hold=hold)
+    return trio.run(run_client, options)
+
+
+@cli.command(epilog="\b\nExample:\n  lambdamu demo --seconds 15 --backends 3")
+@click.option("--seconds", type=click.FloatRange(min=6), default=15.0, show_default=True, help="How long it takes.")
+@click.option("--backends", type=click.IntRange(2, 20), default=3, show_default=True, help="How many backends.")
+def demo(seconds: float, backends: int) -> int:
+    """Show it all with real processes: backends, a master, clients, and a backend that is killed and comes back."""
+    from master.demo import run_demo  # noqa: PLC0415
+
+    return trio.run(run_demo, seconds, backends)
+
+
+def _say(line: str) -> None:
+    click.echo(line)
+    sys.stdout.flush()
+
+
+def _load(path: str) -> Config:
+    try:
+        return load(path)
+    except ConfigError as exc:
+        for fault in exc.faults:
+            click.echo(str(fault), err=True)
+        sys.exit(2)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; end the process with its exit code."""
+    try:
+        code = cli.main(arguments, standalone_mode=False)
+    except click.ClickException as exc:
+        exc.show()
+        sys.exit(exc.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.exit(1)
+    sys.exit(code or 0)

@@ -1,0 +1,201 @@
+"""What the operator decides, as frozen values named like the keys of the configuration file.
+
+Every default, unit and bound of the project stands here and nowhere else, except the defaults of `PortLimits`, which
+belong to the port. `master.config_file` reads a file into these classes and applies the bounds;
+`master.config_notes` says in words what a configuration means.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from lambdamu.address import MAX_PORT, Address
+from lambdamu.tcp_server import PortLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Mode(StrEnum):
+    """How a backend is probed."""
+
+    HOLD = "hold"
+    """Stay connected: a close is noticed at once."""
+    RECONNECT = "reconnect"
+    """Connect, ask and disconnect at every tick."""
+
+
+@attrs.frozen
+class MasterPolicy:
+    """How the master meets its clients."""
+
+    listen: Address = Address("127.0.0.1", 7000)  # noqa: RUF009 - a frozen value
+    """Port 0 is any free port."""
+    grace_s: float = 5.0
+    """At SIGTERM: time to finish what was asked."""
+    linger_s: float = 0.0
+    """At SIGTERM: serve on for so long first, for a balancer in front."""
+    connect_s: float = 2.0
+    """A client sent to a backend is in its count after at most this."""
+    reservation_s: float = 15.0
+    """After this an assignment that no report has confirmed is forgotten."""
+    retry_after_s: float = 2.0
+    """The base of RetryAfter, which is jittered by up to a half either way."""
+
+
+@attrs.frozen
+class ProbePolicy:
+    """How backends are asked whether they live and how many users they have."""
+
+    interval_s: float = 1.0
+    timeout_s: float = 1.0
+    stale_after_s: float = 3.0
+    """A report older than this is not valid any more."""
+    mode: Mode = Mode.HOLD
+    renew_s: float = 60.0
+    """Hold mode: connect anew so often, so that Auth is checked again."""
+    rise: int = 1
+    """So many good probes in a row bring a backend up."""
+    fall: int = 2
+    """So many failed probes in a row bring it down."""
+    user_name: str = "lambdamu-master"
+    user_mail: str = "master@localhost"
+
+
+@attrs.frozen
+class BackendConfig:
+    """One member of the pool. The file may leave `name` out; it is `host:port` then, or `[v6]:port`."""
+
+    name: str
+    host: str
+    """An address in its shortest form or a name, which is resolved for each connect."""
+    port: int
+    advertise: tuple[Address, ...] = ()
+    """What clients are told in place of the probed address: at most one address of each family."""
+    weight: float = 1.0
+    """0: nobody is sent here."""
+    capacity: int | None = None
+    """The most users; 0: nobody; None: no limit."""
+    zone: str = ""
+
+
+@attrs.frozen
+class Config:
+    """The whole file. `warnings`: one line each for what is allowed and yet looks like a mistake."""
+
+    master: MasterPolicy = MasterPolicy()
+    limits: PortLimits = PortLimits()  # noqa: RUF009 - a frozen value
+    probe: ProbePolicy = ProbePolicy()
+    backends: tuple[BackendConfig, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+TABLES: Final[Mapping[str, type[Any]]] = MappingProxyType(
+    {"master": MasterPolicy, "limits": PortLimits, "probe": ProbePolicy, "backend": BackendConfig}
+)
+"""The tables of the file, by name; `backend` is an array of tables."""
+
+
+@attrs.frozen
+class Bounds:
+    """The least and the most of a number, of the port of an address, or of the bytes of a text in UTF-8."""
+
+    least: float
+    most: float
+    zero: bool = False
+    """Whether 0 is allowed too, below the least."""
+
+    def __contains__(self, number: float) -> bool:
+        return self.least <= number <= self.most or (self.zero and number == 0)
+
+    def __str__(self) -> str:
+        return f"from {figure(self.least)} to {figure(self.most)}{', or 0' * self.zero}"
+
+
+_MONTH: Final = 30 * 86400.0
+_SOON: Final = Bounds(0, 3600)
+_DEADLINE: Final = Bounds(0.01, 3600)
+_LONG: Final = Bounds(0.01, _MONTH)
+
+BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
+    {
+        MasterPolicy: {
+            "listen": Bounds(0, MAX_PORT),
+            "grace_s": _SOON,
+            "linger_s": _SOON,
+            "connect_s": _SOON,
+            "reservation_s": _DEADLINE,
+            "retry_after_s": _DEADLINE,
+        },
+        PortLimits: {
+            "batch_bytes": Bounds(1024, 16 * 2**20),
+            "batch_messages": Bounds(1, 65536),
+            # The deepest message of the wire, an ask with Failed, takes five.
+            "nesting": Bounds(5, 256),
+            "name_bytes": Bounds(16, 65535),
+            "message_s": _DEADLINE,
+            "idle_s": _LONG,
+            "send_s": _DEADLINE,
+            "connections": Bounds(1, 1_000_000),
+        },
+        ProbePolicy: {
+            "interval_s": _DEADLINE,
+            "timeout_s": _DEADLINE,
+            "stale_after_s": Bounds(0.02, 86400),
+            "renew_s": _LONG,
+            "rise": Bounds(1, 1000),
+            "fall": Bounds(1, 1000),
+            "user_name": Bounds(1, 256),
+            "user_mail": Bounds(1, 256),
+        },
+        BackendConfig: {
+            "name": Bounds(1, 128),
+            "port": Bounds(1, MAX_PORT),
+            # A load is divided by the weight: a very small one would make every load infinite, and so equal.
+            "weight": Bounds(0.001, 1_000_000, zero=True),
+            "capacity": Bounds(0, 1_000_000_000),
+            "zone": Bounds(0, 128),
+        },
+    }
+)
+"""The bounds of each key that has some. The port of `advertise` has those of `port`."""
+
+
+@attrs.frozen
+class Order:
+    """A rule between keys of one table: the sum of `lower` must not exceed `upper`."""
+
+    lower: tuple[str, ...]
+    upper: str
+
+    def broken_by(self, values: Mapping[str, float]) -> str | None:
+        """Say how `values` break the rule; None when they keep it or do not hold all its keys."""
+        if not values.keys() >= {*self.lower, self.upper}:
+            return None
+        total, most = sum(values[key] for key in self.lower), values[self.upper]
+        # 0.1 + 0.2 does not exceed 0.3 for those who wrote them.
+        if total <= most or math.isclose(total, most):
+            return None
+        return f"must not exceed {self.upper}, but {figure(total)} is more than {figure(most)}"
+
+
+ORDERS: Final[Mapping[type[Any], Sequence[Order]]] = MappingProxyType(
+    {
+        MasterPolicy: (Order(("connect_s",), "reservation_s"),),
+        ProbePolicy: (
+            Order(("timeout_s",), "interval_s"),
+            Order(("interval_s", "timeout_s"), "stale_after_s"),
+            Order(("interval_s",), "renew_s"),
+        ),
+    }
+)
+
+
+def figure(number: float) -> str:
+    """Return a number as people write it: 5 for 5.0, and no exponent where it can be helped."""
+    return str(int(number)) if number == int(number) else f"{number:.12g}"

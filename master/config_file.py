@@ -1,0 +1,243 @@
+"""Reads the configuration file into the classes of `master.config`: a whole Config, or every fault at once.
+
+Each value is judged alone (`master.config_values`), and a rule between keys applies to those that are right by
+themselves, so that one bad value hides no other fault.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import stat
+import tomllib
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from lambdamu.address import Address, places, printable, quoted
+from lambdamu.errors import LambdaMuError
+from master.config import ORDERS, TABLES, BackendConfig, Config
+from master.config_notes import warn
+from master.config_values import read_value, show
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+MAX_FILE_BYTES: Final = 4 * 2**20
+"""A pool of ten thousand backends takes about half of it."""
+
+_BACKEND: Final = "backend"
+_TOML_FAULT: Final = re.compile(r"(?P<what>.*) \(at (?P<where>line \d+, column \d+|end of document)\)", re.DOTALL)
+
+
+@attrs.frozen
+class Fault:
+    """One thing that is wrong. `entry` is the table, as in `[probe]`; it and `key` may be empty. str() is one line."""
+
+    file: str
+    entry: str
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return ": ".join(printable(part) for part in (self.file, self.entry, self.key, self.text) if part)
+
+
+class ConfigError(LambdaMuError):
+    """The file cannot be used. `faults` holds every fault found, at least one; str() is a line for each."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(map(str, self.faults)))
+
+
+def load(path: str | os.PathLike[str]) -> Config:
+    """Read a file. Raise ConfigError when it cannot be read or anything in it is not right."""
+    source = os.fspath(path)
+    try:
+        text = _decode(_read(source))
+    except OSError as exc:
+        raise ConfigError([Fault(source, "", "", f"cannot be read: {exc.strerror}")]) from exc
+    except ValueError as exc:
+        raise ConfigError([Fault(source, "", "", str(exc))]) from exc
+    return parse(text, source)
+
+
+def parse(text: str, source: str = "configuration") -> Config:
+    """Read the text of a file, which `source` names in faults. Raise ConfigError when anything in it is not right."""
+    raw = _parse_toml(text, source)
+    single = {name: _Table.read(raw.get(name, {}), name, source, _heading(name)) for name in TABLES if name != _BACKEND}
+    backends, faults = _read_backends(raw.get(_BACKEND, []), source)
+    for table in (*single.values(), *backends):
+        faults += table.faults
+    faults += _find_shared_places(backends)
+    faults += _find_shared_names(backends)
+    faults += _find_unknown_tables(raw, source)
+    if faults:
+        raise ConfigError(faults)
+    config = Config(
+        **{name: table.build() for name, table in single.items()}, backends=tuple(table.build() for table in backends)
+    )
+    return attrs.evolve(config, warnings=tuple(warn(config)))
+
+
+def _read(path: str) -> bytes:
+    if "\0" in path:
+        raise ValueError("is no file name")
+    # Without O_NONBLOCK, a FIFO that nobody writes to would hold the program for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise ValueError("is a directory" if stat.S_ISDIR(mode) else "is not a regular file")
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > MAX_FILE_BYTES:
+        raise ValueError(f"is larger than {MAX_FILE_BYTES // 2**20} MiB")
+    return data
+
+
+def _decode(data: bytes) -> str:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data:
+        raise ValueError("is not UTF-8 but UTF-16, or no text at all: save it as UTF-8")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as exc:
+        line = data.count(b"\n", 0, exc.start) + 1
+        raise ValueError(f"is not UTF-8: line {line} holds the byte {data[exc.start]:02x}: save it as UTF-8") from None
+
+
+def _parse_toml(text: str, source: str) -> dict[str, Any]:
+    text = text.removeprefix("\ufeff")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        fault = "is not usable: values are nested too deeply"
+    except ValueError as exc:
+        fault = _explain_toml_fault(str(exc), text)
+    raise ConfigError([Fault(source, "", "", fault)])
+
+
+def _explain_toml_fault(message: str, text: str) -> str:
+    match = _TOML_FAULT.fullmatch(message)
+    if match is None:  # Python refuses to read a number of thousands of digits, in words about Python
+        return "is not usable: a number has too many digits"
+    where = match["where"]
+    if where == "end of document":
+        lines = text.split("\n")
+        where = f"line {len(lines)}, column {len(lines[-1]) + 1}"
+    return f"{where}: is not TOML: {match['what']}"
+
+
+@attrs.define(eq=False)
+class _Table:
+    """One table, as far as it could be read: `values` are right each by itself, absent ones at their default."""
+
+    cls: type[Any]
+    file: str
+    entry: str
+    given: Mapping[str, object]
+    values: dict[str, Any] = attrs.Factory(dict)
+    faults: list[Fault] = attrs.Factory(list)
+
+    @classmethod
+    def read(cls, raw: object, name: str, file: str, entry: str) -> _Table:
+        if not isinstance(raw, dict):
+            fault = Fault(file, entry, "", f"must be a table, not {show(raw)}")
+            return cls(TABLES[name], file, entry, {}, faults=[fault])
+        table = cls(TABLES[name], file, entry, raw)
+        for key, value in raw.items():
+            table.take(key, value)
+        table.fill()
+        for order in ORDERS.get(table.cls, ()):
+            broken = order.broken_by(table.values)
+            if broken is not None:
+                table.blame(" + ".join(order.lower), broken)
+        return table
+
+    def take(self, key: str, value: object) -> None:
+        if key not in attrs.fields_dict(self.cls):
+            self.blame(key or '""', _explain_unknown(key, attrs.fields_dict(self.cls)))
+            return
+        try:
+            self.values[key] = read_value(self.cls, key, value)
+        except* ValueError as group:
+            self.faults += [Fault(self.file, self.entry, key, str(exc)) for exc in group.exceptions]
+
+    def fill(self) -> None:
+        """Give the keys that were not given their defaults; blame those that have none."""
+        for field in attrs.fields(self.cls):
+            if field.name in self.given or (self.cls, field.name) == (BackendConfig, "name"):
+                continue
+            if field.default is attrs.NOTHING:
+                self.blame(field.name, "is missing")
+            else:
+                self.values[field.name] = field.default
+
+    def blame(self, key: str, text: str) -> None:
+        self.faults.append(Fault(self.file, self.entry, key, text))
+
+    def build(self) -> Any:
+        return self.cls(**self.values)
+
+
+def _read_backends(raw: object, file: str) -> tuple[list[_Table], list[Fault]]:
+    if not isinstance(raw, list):
+        text = f"must be an array of tables, each under [[backend]] in two brackets, not {show(raw)}"
+        return [], [Fault(file, _heading(_BACKEND), "", text)]
+    return [_read_backend(item, number, file) for number, item in enumerate(raw, 1)], []
+
+
+def _read_backend(raw: object, number: int, file: str) -> _Table:
+    name = raw.get("name") if isinstance(raw, dict) else None
+    label = f" {quoted(name)}" if isinstance(name, str) else ""
+    table = _Table.read(raw, _BACKEND, file, f"{_heading(_BACKEND)} {number}{label}")
+    if "name" not in table.given and table.values.keys() >= {"host", "port"}:
+        table.take("name", str(Address(table.values["host"], table.values["port"])))
+    return table
+
+
+def _find_shared_places(backends: Iterable[_Table]) -> Iterator[Fault]:
+    first: dict[tuple[str, int], _Table] = {}
+    for table in backends:
+        if not table.values.keys() >= {"host", "port"}:
+            continue
+        here = [(place, table.values["port"]) for place in places(table.values["host"])]
+        earlier = next((first[place] for place in here if place in first), None)
+        if earlier is not None:
+            yield Fault(table.file, table.entry, "host, port", f"are the same place as those of {earlier.entry}")
+        first.update((place, table) for place in here if place not in first)
+
+
+def _find_shared_names(backends: Iterable[_Table]) -> Iterator[Fault]:
+    first: dict[str, _Table] = {}
+    for table in backends:
+        name = table.values.get("name")
+        if name is None:
+            continue
+        earlier = first.setdefault(name, table)
+        # Two of one name that were given none are at one place, which is said already.
+        if earlier is not table and ("name" in table.given or "name" in earlier.given):
+            yield Fault(table.file, table.entry, "name", f"{quoted(name)} is the name of {earlier.entry} already")
+
+
+def _find_unknown_tables(raw: Mapping[str, object], file: str) -> Iterator[Fault]:
+    for name, value in raw.items():
+        if name not in TABLES:
+            entry, key = (f"[{name}]", "") if isinstance(value, (dict, list)) else ("", name or '""')
+            yield Fault(file, entry, key, _explain_unknown(name, TABLES))
+
+
+def _heading(name: str) -> str:
+    return "[[backend]]" if name == _BACKEND else f"[{name}]"
+
+
+def _explain_unknown(name: str, known: Iterable[str]) -> str:
+    homes = [_heading(table) for table, cls in TABLES.items() if name in attrs.fields_dict(cls)]
+    close = difflib.get_close_matches(name[:64].lower(), known, 1)
+    if close:
+        return f"is not known; did you mean {close[0]}?"
+    return f"is not known here; it belongs to {homes[0]}" if homes else "is not known"

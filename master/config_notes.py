@@ -1,0 +1,115 @@
+"""What a configuration means, in words: what the pool is, and what in it looks like a mistake."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from lambdamu.address import Address, family, places, quoted
+from master.config import BackendConfig, Config, Mode, ProbePolicy, figure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+def describe(config: Config) -> list[str]:
+    """Return lines that say what the pool is and how fast it notices a death, for people."""
+    return [f"listens on {config.master.listen}", *_describe_pool(config.backends), *_describe_probe(config.probe)]
+
+
+def warn(config: Config) -> Iterator[str]:
+    """Yield one line for each thing that is allowed and yet looks like a mistake."""
+    yield from _warn_of_pool(config.backends)
+    yield from _warn_of_times(config)
+    yield from _warn_of_addresses(config)
+
+
+def _describe_pool(backends: Sequence[BackendConfig]) -> Iterator[str]:
+    if not backends:
+        yield "no backends"
+        return
+    takers = [backend for backend in backends if _takes(backend)]
+    yield f"{_count(len(backends), 'backend')}, {len(takers)} of which may be sent clients"
+    yield f"weight in all: {figure(math.fsum(backend.weight for backend in takers))}"
+    limits = [backend.capacity for backend in takers if backend.capacity is not None]
+    unlimited = len(takers) - len(limits)
+    rest = f", and no limit for {_count(unlimited, 'backend')}" if limits and unlimited else ""
+    yield f"capacity in all: {_count(sum(limits), 'user') if limits or not takers else 'no limit'}{rest}"
+    zones = Counter(backend.zone for backend in backends)
+    yield "zones: " + ", ".join(f"{quoted(zone) if zone else 'none'} ({n})" for zone, n in sorted(zones.items()))
+
+
+def _describe_probe(probe: ProbePolicy) -> Iterator[str]:
+    yield f"probe: mode {probe.mode.value}, every {figure(probe.interval_s)} s, timeout {figure(probe.timeout_s)} s"
+    yield f"up after {_count(probe.rise, 'good probe')}, down after {_count(probe.fall, 'failed probe')} in a row"
+    silence = f"after at most {figure(probe.stale_after_s)} s"
+    if probe.mode is Mode.HOLD:
+        yield f"a death is noticed at once when the connection closes, {silence} when the backend falls silent"
+    else:
+        yield f"a death is noticed {silence}"
+
+
+def _warn_of_pool(backends: Sequence[BackendConfig]) -> Iterator[str]:
+    if not backends:
+        yield "there is no [[backend]]: every client will be told NoServer"
+    elif not any(map(_takes, backends)):
+        yield "every [[backend]] has weight 0 or capacity 0: every client will be told NoServer"
+
+
+def _warn_of_times(config: Config) -> Iterator[str]:
+    probe, master = config.probe, config.master
+    confirmed_s = master.connect_s + probe.interval_s
+    if master.reservation_s < confirmed_s:
+        yield (
+            f"[master] reservation_s ({figure(master.reservation_s)}) is less than connect_s + [probe] interval_s "
+            f"({figure(confirmed_s)}): assignments are forgotten before a report can confirm them"
+        )
+    fallen_s = probe.fall * probe.interval_s
+    if fallen_s > probe.stale_after_s and not math.isclose(fallen_s, probe.stale_after_s):
+        yield (
+            f"[probe] fall x interval_s ({figure(fallen_s)}) is more than stale_after_s "
+            f"({figure(probe.stale_after_s)}): a backend is out for its age before it has failed so often"
+        )
+
+
+def _warn_of_addresses(config: Config) -> Iterator[str]:
+    told = [(where, backend.name) for backend in config.backends for where in _told(backend)]
+    if not _is_local(config.master.listen.host):
+        local = [name for where, name in told if _is_local(where.host)]
+        if local:
+            yield f"clients on other machines cannot reach what they are told of {_names(local)}: set advertise"
+    owners: dict[tuple[str, int], list[str]] = {}
+    for where, name in told:
+        for place in places(where.host):
+            owners.setdefault((place, where.port), []).append(name)
+    for shared in sorted({tuple(names) for names in owners.values() if len(names) > 1}):
+        yield f"clients are told one and the same address for {_names(shared)}"
+
+
+def _takes(backend: BackendConfig) -> bool:
+    return backend.weight > 0 and backend.capacity != 0
+
+
+def _told(backend: BackendConfig) -> tuple[Address, ...]:
+    """Where clients of a backend are sent, as far as the file says: a name among it is not resolved."""
+    return backend.advertise or (Address(backend.host, backend.port),)
+
+
+def _is_local(host: str) -> bool:
+    """Whether a host means something on this machine or this cable only."""
+    return any(
+        family(place) is not None
+        and (ipaddress.ip_address(place).is_loopback or ipaddress.ip_address(place).is_link_local)
+        for place in places(host)
+    )
+
+
+def _names(names: Sequence[str], most: int = 3) -> str:
+    shown = ", ".join(map(quoted, names[:most]))
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,183 @@
+"""One value of the configuration file: its type, its bounds, and what is only asked of this one key.
+
+cattrs makes the types, with hooks that convert nothing but a whole number where a float is meant: by itself it would
+take `true` for the port 1 and "5" for five seconds.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
+
+import cattrs
+
+from lambdamu.address import Address, parse_host, quoted
+from master.config import BOUNDS, TABLES, BackendConfig, Bounds, Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+# What joins emoji into one, and what spells the flags of regions: Python counts neither as printable.
+_EMOJI_JOINTS: Final = re.compile("[\u200d\U000e0020-\U000e007f]")
+
+
+def read_value(cls: type[Any], key: str, value: object) -> Any:
+    """Return the value of `key`, as tomllib gave it, in the type that `cls` has for it.
+
+    Raise ValueError with one line that says what is wrong, or an ExceptionGroup of such.
+    """
+    typed = _CONVERTER.structure(value, _TYPES[cls][key])
+    check = _CHECKS.get((cls, key))
+    if check is not None:
+        typed = check(typed)
+    bounds = BOUNDS[cls].get(key)
+    if bounds is not None:
+        _check_bounds(typed, bounds, value)
+    return typed
+
+
+def show(value: object) -> str:
+    """Return a value of a TOML file as it is written there, short; of a table or an array only what it is."""
+    match value:
+        case int() if value.bit_length() > 64:
+            return "a number of more than 64 bits"
+        case int() | float():
+            return str(value).lower()
+        case str():
+            return quoted(value)
+        case dict():
+            return "a table"
+        case list():
+            return "an array"
+        case _:
+            return f"the date or time {value}"
+
+
+_TYPES: Final = {cls: get_type_hints(cls) for cls in TABLES.values()}
+
+
+def _wrong(wanted: str, value: object) -> ValueError:
+    return ValueError(f"must be {wanted}, not {show(value)}")
+
+
+def _structure_int(value: object, _: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _wrong("a whole number", value)
+    return value
+
+
+def _structure_float(value: object, _: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise _wrong("a number", value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise _wrong("a finite number", value)
+    return number
+
+
+def _structure_str(value: object, _: Any) -> str:
+    if not isinstance(value, str):
+        raise _wrong("a text in quotes", value)
+    return value
+
+
+def _structure_mode(value: object, _: Any) -> Mode:
+    if not isinstance(value, str) or value not in list(Mode):
+        raise _wrong(" or ".join(map(quoted, Mode)), value)
+    return Mode(value)
+
+
+def _structure_address(value: object, _: Any) -> Address:
+    return Address.parse(_structure_str(value, str))
+
+
+def _structure_advertise(value: object, _: Any) -> tuple[Address, ...]:
+    if not isinstance(value, list):
+        raise _wrong("an array of texts", value)
+    addresses, faults = [], []
+    for item in value:
+        try:
+            addresses.append(_check_advertised(_structure_address(item, Address)))
+        except ValueError as exc:
+            faults.append(exc)
+    families = [address.family for address in addresses]
+    faults += [ValueError(f"holds more than one IPv{one} address") for one in (4, 6) if families.count(one) > 1]
+    if faults:
+        raise ExceptionGroup("advertise", faults)
+    return tuple(addresses)
+
+
+def _converter() -> cattrs.Converter:
+    converter = cattrs.Converter()
+    converter.register_structure_hook(int, _structure_int)
+    converter.register_structure_hook(float, _structure_float)
+    converter.register_structure_hook(str, _structure_str)
+    converter.register_structure_hook(Mode, _structure_mode)
+    converter.register_structure_hook(Address, _structure_address)
+    # The only array of values there is. cattrs would iterate over a text or a table as well.
+    converter.register_structure_hook_func(lambda kind: kind == tuple[Address, ...], _structure_advertise)
+    return converter
+
+
+_CONVERTER: Final = _converter()
+
+
+def _check_bounds(value: Any, bounds: Bounds, written: object) -> None:
+    match value:
+        case Address():
+            number, wanted, got = value.port, f"a port must be {bounds}", str(value.port)
+        case str():
+            number, wanted, got = len(value.encode()), f"must be {bounds} bytes long", str(len(value.encode()))
+        case int():
+            number, wanted, got = value, f"must be a whole number {bounds}", show(written)
+        case _:
+            number, wanted, got = value, f"must be a number {bounds}", show(written)
+    if number not in bounds:
+        raise ValueError(f"{wanted}, not {got}")
+
+
+def _check_name(text: str) -> str:
+    if not _EMOJI_JOINTS.sub("", text).isprintable():
+        raise ValueError(f"must be of characters that print, not {quoted(text)}")
+    if text != text.strip():
+        raise ValueError(f"must not begin or end with a space, as {quoted(text)} does")
+    return text
+
+
+def _check_host(text: str) -> str:
+    return _check_somewhere(parse_host(text))
+
+
+def _check_advertised(address: Address) -> Address:
+    if address.family is None:
+        raise ValueError(f"{quoted(str(address))} is not an address: clients are never told a host name")
+    if "%" in address.host:
+        raise ValueError(f"{quoted(str(address))} names a network interface of this machine, which clients do not have")
+    _check_somewhere(address.host)
+    _check_bounds(address, BOUNDS[BackendConfig]["port"], address.port)
+    return address
+
+
+def _check_somewhere(host: str) -> str:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.is_unspecified or address.is_multicast or host == "255.255.255.255":
+        raise ValueError(f"{quoted(host)} is the address of no one machine")
+    return host
+
+
+_CHECKS: Final[Mapping[tuple[type[Any], str], Callable[[Any], Any]]] = MappingProxyType(
+    {
+        (BackendConfig, "name"): _check_name,
+        (BackendConfig, "zone"): _check_name,
+        (BackendConfig, "host"): _check_host,
+    }
+)

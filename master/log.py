@@ -1,0 +1,62 @@
+"""The log: one event for each change of state, to standard error. Text from outside is escaped, and nothing floods."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any
+
+import attrs
+import structlog
+
+
+def make_logger(*, json: bool | None = None) -> structlog.typing.FilteringBoundLogger:
+    """Return a logger that writes lines for people to a terminal, and JSON otherwise."""
+    if json is None:
+        json = not sys.stderr.isatty()
+    # Tracebacks leave the locals out: they may hold what a client sent.
+    renderer = (
+        structlog.processors.JSONRenderer()
+        if json
+        else structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    )
+    processors: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _escape,
+        renderer,
+    ]
+    logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr),
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+    )
+    return logger
+
+
+def _escape(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Make control characters visible, so that a name cannot write a line of its own."""
+    for key, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[key] = value.encode("unicode_escape").decode()
+    return event
+
+
+@attrs.define(eq=False)
+class Throttle:
+    """Lets `burst` events through at once and then one in `period_s`; the next one tells how many were held back."""
+
+    period_s: float
+    burst: int = 1
+    _due: float = attrs.field(default=-float("inf"), init=False)
+    _held: int = attrs.field(default=0, init=False)
+
+    def let_through(self, now: float) -> int | None:
+        """Return how many were held back since the last one, or None when this one is to be held back too."""
+        if self._due - (self.burst - 1) * self.period_s > now:
+            self._held += 1
+            return None
+        held, self._held = self._held, 0
+        self._due = max(self._due, now) + self.period_s
+        return held

@@ -1,0 +1,222 @@
+"""The main logical machine: server, packer, master, servers, timer.
+
+client -> server (TCPServer, with its DataPack) -> master (Master) -> server -> client
+servers (an LMList of monitors) -> pool <- master
+timer: logs whether a live backend exists
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+import structlog
+import trio
+
+from lambdamu.address import Address
+from lambdamu.errors import LinkError
+from lambdamu.machine import LMList, LogicalMachine
+from lambdamu.messages import Code, Result
+from lambdamu.resolver import Resolver
+from lambdamu.tcp_client import TCPClient
+from lambdamu.tcp_server import Ending, PortObserver, TCPServer
+from lambdamu.timer import Timer
+from master.config import BackendConfig, Config
+from master.core.backend import Backend
+from master.core.health import HealthPolicy
+from master.core.load import LoadPolicy
+from master.core.pool import Pool, State
+from master.log import Throttle
+from master.metrics import Metrics
+from master.monitor import Monitor, ProbeObserver
+from master.probe import Questions
+from master.service import AnswerPolicy, Master
+
+_LIVE_CHECK_S: Final = 1.0
+_NOBODY_LIVES_S: Final = 60.0
+"""While no backend works, the log says so once in this time."""
+_RESOURCES_LOG_S: Final = 10.0
+_CHANGES_AT_ONCE: Final = 6
+_CHANGE_LOG_S: Final = 10.0
+"""A backend that comes and goes all the time is logged once in this time, with the count of what was left out."""
+
+Logger = structlog.typing.FilteringBoundLogger
+
+
+class Node(LogicalMachine):
+    """A master: `run` serves on `listeners` until `stop`, and then until what was asked is answered."""
+
+    def __init__(self, config: Config, *, rng: random.Random, log: Logger) -> None:
+        super().__init__("master")
+        self._config = config
+        self._rng = rng
+        self._log = log
+        self.metrics = Metrics([backend.name for backend in config.backends], config.limits.connections)
+        observer = Observer(self.metrics, log)
+        self.pool = make_pool(config)
+        self.metrics.watch(self.pool)
+        settings = config.master
+        policy = AnswerPolicy(ttl_s=settings.connect_s, retry_after_s=settings.retry_after_s)
+        self.master = Master(self.pool, policy, rng, observer)
+        self.add(self.master)
+        self.server = TCPServer(self, config.limits, observer=observer)
+        self.servers: LMList[Monitor, tuple[int, BackendConfig]] = LMList(self._make_monitor)
+        self._observer = observer
+        self._resolver = Resolver()
+        self._questions = Questions.of(config.probe.user_name, config.probe.user_mail)
+        self.finished = trio.Event()
+        """Set when the port has given its last answer."""
+
+    async def run(
+        self,
+        listeners: Sequence[socket.socket],
+        *,
+        task_status: trio.TaskStatus[list[Address]] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """DoPrepare of the servers, DoStart of the master, the timer, then the port."""
+        self.servers.do_prepare(list(enumerate(self._config.backends)))
+        async with trio.open_nursery() as nursery:
+            self.servers.do_start(nursery)
+            nursery.start_soon(self._log_whether_anybody_lives)
+            async with trio.open_nursery() as port:
+                addresses = await port.start(self.server.serve, listeners)
+                task_status.started(addresses)
+            nursery.cancel_scope.cancel()
+        self.finished.set()
+
+    def stop(self) -> None:
+        """Let nobody in any more; `run` returns when what was asked is answered."""
+        self.server.stop()
+
+    def _make_monitor(self, item: tuple[int, BackendConfig]) -> Monitor:
+        index, backend = item
+        probe = self._config.probe
+
+        async def connect() -> TCPClient:
+            limits = self._config.limits
+            return await TCPClient.connect(
+                self._resolver, backend.host, backend.port, within_s=probe.timeout_s, limits=limits
+            )
+
+        return Monitor(
+            backend.name,
+            policy=probe,
+            questions=self._questions,
+            pool=self.pool,
+            connect=connect,
+            # Each has its own part of the interval, so that the first round is as even as all others.
+            first_s=(index + self._rng.random()) / len(self._config.backends) * probe.interval_s,
+            rng=self._rng,
+            observer=self._observer,
+        )
+
+    async def _log_whether_anybody_lives(self) -> None:
+        """By the tick of the timer: on a change, and now and then while nobody does."""
+        timer = Timer(
+            _LIVE_CHECK_S, rng=self._rng, first_s=self._config.probe.interval_s + self._config.probe.timeout_s
+        )
+        lived: bool | None = None
+        repeat = Throttle(_NOBODY_LIVES_S)
+        while True:
+            await timer.wait()
+            now = trio.current_time()
+            self._observer.say_rest(now)
+            lives = self.pool.works(now)
+            if lives and not lived:
+                self._log.info("live_backend", message="at least one backend works")
+            elif not lives and (lived or repeat.let_through(now) is not None):
+                self._log.warning("no_live_backend", message="no backend works; clients are told NoServer")
+            lived = lives
+
+
+def make_pool(config: Config) -> Pool:
+    """Return the pool that a configuration describes; nothing is known of its members yet."""
+    probe = config.probe
+    return Pool(
+        [
+            Backend(
+                name=backend.name,
+                weight=backend.weight,
+                capacity=backend.capacity,
+                zone=backend.zone,
+                advertise=tuple((address.host, address.port) for address in backend.advertise),
+            )
+            for backend in config.backends
+        ],
+        HealthPolicy(rise=probe.rise, fall=probe.fall, stale_after_s=probe.stale_after_s),
+        LoadPolicy(connect_s=config.master.connect_s, reservation_s=config.master.reservation_s),
+    )
+
+
+@attrs.frozen
+class _Change:
+    """What the log says of a backend."""
+
+    state: State
+    why: LinkError | None
+
+
+class Observer(PortObserver, ProbeObserver):
+    """Counts what happens, and logs what changes: not every change of a restless backend, but always its last one."""
+
+    def __init__(self, metrics: Metrics, log: Logger) -> None:
+        self._metrics = metrics
+        self._log = log
+        self._resources = Throttle(_RESOURCES_LOG_S)
+        self._throttles: dict[str, Throttle] = {}
+        self._unsaid: dict[str, _Change] = {}
+
+    def answered(self, result: Result) -> None:
+        self._metrics.asks[result].inc()
+
+    def opened(self) -> None:
+        self._metrics.open.inc()
+
+    def ended(self, how: Ending) -> None:
+        self._metrics.open.dec()
+        self._metrics.endings[how].inc()
+
+    def refused(self) -> None:
+        self._metrics.refused.inc()
+
+    def broke_protocol(self, code: str) -> None:
+        self._metrics.broken[Code(code)].inc()
+
+    def cannot_accept(self, error: OSError) -> None:
+        self._metrics.exhausted.inc()
+        held = self._resources.let_through(trio.current_time())
+        if held is not None:
+            self._log.error("cannot_accept", error=error.strerror, left_out=held)
+
+    def probed(self, name: str, failure: LinkError | None) -> None:
+        self._metrics.probed(name, failure)
+
+    def became(self, name: str, state: State, why: LinkError | None) -> None:
+        self._unsaid[name] = _Change(state, why)
+        self._say(name, trio.current_time())
+
+    def say_rest(self, now: float) -> None:
+        """Log the last change of those for which there was no room in the log before."""
+        for name in list(self._unsaid):
+            self._say(name, now)
+
+    def _say(self, name: str, now: float) -> None:
+        throttle = self._throttles.setdefault(name, Throttle(_CHANGE_LOG_S, _CHANGES_AT_ONCE))
+        held = throttle.let_through(now)
+        if held is None:
+            return
+        change = self._unsaid.pop(name)
+        if change.why is None:
+            self._log.info("backend_up", backend=name, state=change.state.value, left_out=held)
+        else:
+            self._log.warning(
+                "backend_down",
+                backend=name,
+                state=change.state.value,
+                why=change.why.why,
+                text=str(change.why),
+                left_out=held,
+            )

@@ -1,0 +1,99 @@
+"""A master as a process: its sockets, its signals, its descriptors, its exit code."""
+
+from __future__ import annotations
+
+import random
+import resource
+import signal
+from collections.abc import AsyncIterator
+from typing import Final
+
+import attrs
+import trio
+
+from lambdamu.tcp_server import open_listeners
+from master.config import Config
+from master.node import Logger, Node
+
+_OTHER_DESCRIPTORS: Final = 64
+"""Listeners, the log, libraries, and what probes need at the moment of a reconnect."""
+_EXIT_S: Final = 0.2
+"""Of `grace_s`, what the interpreter needs to end."""
+
+
+async def run_master(config: Config, log: Logger) -> int:
+    """Serve until a signal says stop; return the exit code: 0 after a clean stop, 1 otherwise."""
+    for warning in config.warnings:
+        log.warning("config", message=warning)
+    try:
+        listeners = open_listeners(config.master.listen)
+    except OSError as exc:
+        log.error("cannot_listen", address=str(config.master.listen), error=exc.strerror or str(exc))
+        return 1
+    config = fit_descriptors(config, log)
+    node = Node(config, rng=random.Random(), log=log)
+    process = _Process(node, config, log)
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        async with trio.open_nursery() as nursery:
+            addresses = await nursery.start(node.run, listeners)
+            for address in addresses:
+                log.info("listening", address=str(address), backends=len(config.backends))
+            nursery.start_soon(process.obey, signals, nursery)
+            await process.finished(nursery)
+    log.info("stopped")
+    return process.exit_code
+
+
+@attrs.define(eq=False)
+class _Process:
+    node: Node
+    config: Config
+    log: Logger
+    exit_code: int = 0
+
+    async def obey(self, signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
+        """The first signal to stop begins an orderly one, the second ends the process at once."""
+        stopping = False
+        async for number in signals:
+            name = signal.Signals(number).name
+            if number == signal.SIGHUP:
+                self.log.info("ignored", signal=name, message="the configuration is read at the start only")
+            elif not stopping:
+                stopping = True
+                self.log.info("stopping", signal=name)
+                nursery.start_soon(self._stop, nursery)
+            else:
+                self.log.warning("stopped_at_once", signal=name)
+                self.exit_code = 1
+                nursery.cancel_scope.cancel()
+
+    async def finished(self, nursery: trio.Nursery) -> None:
+        await self.node.finished.wait()
+        nursery.cancel_scope.cancel()
+
+    async def _stop(self, nursery: trio.Nursery) -> None:
+        await trio.sleep(self.config.master.linger_s)
+        self.node.stop()
+        await trio.sleep(max(0.0, self.config.master.grace_s - _EXIT_S))
+        self.log.warning("grace_over", connections=self.node.server.connections, message="closed with answers owed")
+        nursery.cancel_scope.cancel()
+
+
+def fit_descriptors(config: Config, log: Logger) -> Config:
+    """Raise the limit on open files as far as it is needed and allowed; where that is not enough, lower `connections`.
+
+    So clients can never take the descriptors that the probes live by.
+    """
+    others = _OTHER_DESCRIPTORS + 2 * len(config.backends)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = config.limits.connections + others
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft >= wanted:
+        return config
+    fitting = max(1, soft - others)
+    log.warning(
+        "few_descriptors", limit=soft, connections=fitting, message=f"raise the limit on open files to {wanted}"
+    )
+    return attrs.evolve(config, limits=attrs.evolve(config.limits, connections=fitting))

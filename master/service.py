@@ -1,0 +1,167 @@
+"""The Master object: a message in, a call of the pool, a message out. No task, no await, no look-up done twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import attrs
+
+from lambdamu.messages import (
+    DO_SEND_SERVER,
+    MASTER,
+    SERVER,
+    Code,
+    Command,
+    Message,
+    Reason,
+    Result,
+    as_array,
+    as_map,
+    as_text,
+    error,
+)
+from lambdamu.objects import LMObject, Peer, Reply
+from master.core.pool import Ask, Assignment, Place, Pool
+
+_ALTERNATES: Final = 2
+"""How many other backends a client that wants them is told."""
+
+_TEXT_KEYS: Final = {"Client": 128, "Device": 128, "Zone": 128, "Queue": 128, "Ticket": 200, "Pass": 512}
+"""The texts a client may send with its ask, and the most bytes of each."""
+_BOOL_KEYS: Final = ("Away", "Leave")
+_EXTRAS: Final = frozenset({"Name", "Alternates", "TTL", "Turn"})
+
+
+class AskObserver(Protocol):
+    """Hears how each ask was answered."""
+
+    def answered(self, result: Result) -> None: ...
+
+
+@attrs.frozen
+class AnswerPolicy:
+    """`ttl_s`: for how long a client may use an answer. `retry_after_s`: when to ask again, jittered by half of it."""
+
+    ttl_s: float
+    retry_after_s: float
+
+
+class BadDataError(ValueError):
+    """The `Data` of an ask has a wrong value; the text names the key."""
+
+
+class Master(LMObject):
+    """Answers clients that ask where to connect."""
+
+    def __init__(self, pool: Pool, policy: AnswerPolicy, rng: random.Random, observer: AskObserver) -> None:
+        super().__init__(MASTER, events={DO_SEND_SERVER: self.do_send_server})
+        self._pool = pool
+        self._policy = policy
+        self._rng = rng
+        self._observer = observer
+
+    def do_send_server(self, message: Message, now: float, peer: Peer) -> Reply:
+        """Return the live backend with the most room; to a plain ask, its address and nothing else."""
+        wants: frozenset[str] = frozenset()
+        if message.data is not None:
+            try:
+                data = read_ask(message.data)
+            except BadDataError as exc:
+                return [error(message, Code.BAD_DATA, str(exc))]
+            if data.get("Leave"):
+                return self._answer(Result.CLOSED, {"Reason": Reason.LEFT, "Text": "the client has left"})
+            wants = data["Want"]
+        ask = Ask(peer.family, _ALTERNATES if "Alternates" in wants else 0)
+        assignment = self._pool.assign(now, self._rng, ask)
+        if isinstance(assignment, Assignment):
+            return self._answer(Result.OK, self._ok(assignment, wants))
+        return self._answer(Result.NO_SERVER, {"RetryAfter": self._retry_after()})
+
+    def _answer(self, result: Result, data: Mapping[str, Any]) -> Sequence[Message]:
+        self._observer.answered(result)
+        return [Message(MASTER, Command.VALUE, SERVER, {"Result": result, "Data": data})]
+
+    def _ok(self, assignment: Assignment, wants: frozenset[str]) -> dict[str, Any]:
+        answer = _address(assignment.place)
+        if "Name" in wants:
+            answer["Name"] = assignment.place.name
+        if "Alternates" in wants:
+            answer["Alternates"] = [{**_address(place), "Name": place.name} for place in assignment.alternates]
+        if "TTL" in wants:
+            answer["TTL"] = self._policy.ttl_s
+        return answer
+
+    def _retry_after(self) -> float:
+        """Return seconds, jittered, so that those who were turned away together do not come back together."""
+        return self._policy.retry_after_s * self._rng.uniform(0.5, 1.5)
+
+
+def _address(place: Place) -> dict[str, Any]:
+    ip, port = place.endpoint
+    return {"IP": ip, "Port": port}
+
+
+def read_ask(data: Any) -> dict[str, Any]:
+    """Return the known keys of an ask's `Data`, texts as str and `Want` as a set. Raise BadDataError on a wrong value.
+
+    Unknown keys, and unknown words in `Want`, are left out: they belong to versions to come.
+    """
+    given = as_map(data)
+    if given is None:
+        raise BadDataError("Data must be a map")
+    known: dict[str, Any] = {
+        key: _text(given[key], key, limit) for key, limit in _TEXT_KEYS.items() if given.get(key) is not None
+    }
+    for key in _BOOL_KEYS:
+        if given.get(key) is not None:
+            known[key] = _bool(given[key], key)
+    known["Want"] = _wants(given.get("Want"))
+    if given.get("Failed") is not None:
+        known["Failed"] = _failures(given["Failed"])
+    return known
+
+
+def _text(value: Any, key: str, limit: int) -> str:
+    text = as_text(value)
+    if text is None:
+        raise BadDataError(f"{key} must be a text")
+    if len(text.encode()) > limit:
+        raise BadDataError(f"{key} must be at most {limit} bytes long")
+    return text
+
+
+def _bool(value: Any, key: str) -> bool:
+    if not isinstance(value, bool):
+        raise BadDataError(f"{key} must be true or false")
+    return value
+
+
+def _wants(value: Any) -> frozenset[str]:
+    if value is None:
+        return frozenset()
+    words = [as_text(word) for word in _array(value, "Want")]
+    if None in words:
+        raise BadDataError("Want must be an array of texts")
+    return _EXTRAS.intersection(word for word in words if word)
+
+
+def _failures(value: Any) -> list[tuple[str, int, str]]:
+    failures = []
+    for item in _array(value, "Failed"):
+        fields = as_map(item)
+        port = fields.get("Port") if fields is not None else None
+        if fields is None or type(port) is not int or not 0 < port < 65536:
+            raise BadDataError("Failed must be an array of maps with a text IP, a Port from 1 to 65535 and a text Why")
+        failures.append(
+            (_text(fields.get("IP"), "Failed.IP", 64), port, _text(fields.get("Why", ""), "Failed.Why", 128))
+        )
+    return failures
+
+
+def _array(value: Any, key: str) -> Sequence[Any]:
+    array = as_array(value)
+    if array is None:
+        raise BadDataError(f"{key} must be an array")
+    return array

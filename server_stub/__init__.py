@@ -1,0 +1,1 @@
+"""A backend with its business logic cut out, and faults to order."""

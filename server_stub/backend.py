@@ -1,0 +1,127 @@
+"""A backend with its business logic cut out: it lets users in and counts them, well or with a fault to order."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
+
+import attrs
+import trio
+from attrs.validators import ge, lt, optional
+
+from lambdamu.address import Address, printable
+from lambdamu.datapack import encode
+from lambdamu.machine import LogicalMachine
+from lambdamu.messages import MAX_COUNT
+from lambdamu.tcp_server import PortLimits, PortObserver, TCPServer, open_listeners
+from server_stub.faults import Fault, Kind, parse_fault
+from server_stub.faulty import with_fault
+from server_stub.users import Auth, System, Users
+
+__all__ = ["Fault", "ServerOptions", "make_machine", "parse_fault", "run_server", "serve"]
+
+_GRACE_S: Final = 4.5
+"""A stop takes so long at most: under the 5 s that are promised, with some to spare for the end of the process."""
+_IDLE_S: Final = 3600.0
+"""A user may say nothing for long and is still a user."""
+
+Say = Callable[[str], None]
+
+
+@attrs.frozen
+class ServerOptions:
+    """What a backend is told on its command line.
+
+    `users`: how many are there without a connection. `capacity`: most users, those included; None is no limit.
+    `probe_mail`: who authenticates so is the master, which is no user. `name`: for the eye; "" is the address.
+    """
+
+    listen: Address
+    name: str = ""
+    users: int = attrs.field(default=0, validator=[ge(0), lt(MAX_COUNT)])
+    capacity: int | None = attrs.field(default=None, validator=optional(ge(0)))
+    fault: Fault | None = None
+    probe_mail: str = "master@localhost"
+
+
+async def run_server(options: ServerOptions, *, say: Say) -> int:
+    """Serve until SIGTERM or SIGINT and return the exit code: 0; 1 when it cannot listen, or at a second signal."""
+    try:
+        listeners = open_listeners(options.listen)
+    except OSError as exc:
+        say(f"lambdamu server: cannot listen on {options.listen}: {exc.strerror or exc}")
+        return 1
+    stop = _Stop()
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop.at_signal, signals, nursery.cancel_scope)
+            async with trio.open_nursery() as port:
+                addresses = await port.start(serve, options, listeners, stop.asked, _Observer(say))
+                for address in addresses:
+                    say(f"lambdamu server {printable(options.name) or address} listening on {address}")
+            nursery.cancel_scope.cancel()
+    return 1 if stop.forced else 0
+
+
+async def serve(
+    options: ServerOptions,
+    listeners: Sequence[socket.socket],
+    stop: trio.Event,
+    observer: PortObserver | None = None,
+    *,
+    task_status: trio.TaskStatus[list[Address]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve on `listeners` until `stop`, then until what was asked is answered, for a few seconds at most."""
+    async with trio.open_nursery() as nursery:
+        server = _make_server(options, nursery, observer)
+        task_status.started(await nursery.start(server.serve, listeners))
+        await stop.wait()
+        server.stop()
+        nursery.cancel_scope.deadline = trio.current_time() + _GRACE_S
+
+
+def make_machine(options: ServerOptions) -> LogicalMachine:
+    """Return an honest backend: its objects, without a port."""
+    users = Users(options.users, options.capacity, options.probe_mail)
+    machine = LogicalMachine(options.name or str(options.listen))
+    machine.add(Auth(users))
+    machine.add(System(users))
+    return machine
+
+
+def _make_server(options: ServerOptions, nursery: trio.Nursery, observer: PortObserver | None) -> TCPServer:
+    machine, fault = make_machine(options), options.fault
+    handler, pack = (machine, encode) if fault is None else with_fault(fault, machine, nursery)
+    limits = PortLimits(idle_s=_IDLE_S)
+    if fault is not None and fault.kind is Kind.CLOSE:
+        limits = attrs.evolve(limits, connections=0)  # each connection is one too many, and is closed at once
+    return TCPServer(handler, limits, observer=observer, pack=pack)
+
+
+class _Stop:
+    """What the signals ask for: the first one a stop, the second one an end at once."""
+
+    def __init__(self) -> None:
+        self.asked = trio.Event()
+        self.forced = False
+
+    async def at_signal(self, signals: AsyncIterator[int], everything: trio.CancelScope) -> None:
+        async for _ in signals:
+            if self.asked.is_set():
+                self.forced = True
+                everything.cancel()
+            self.asked.set()
+
+
+class _Observer(PortObserver):
+    """Says once that connections cannot be accepted."""
+
+    def __init__(self, say: Say) -> None:
+        self._say: Say | None = say
+
+    def cannot_accept(self, error: OSError) -> None:
+        if self._say is not None:
+            self._say(f"lambdamu server: cannot accept connections: {error.strerror or error}")
+        self._say = None

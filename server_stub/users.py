@@ -1,0 +1,109 @@
+"""The objects of a backend: Auth lets users in, System counts them, and Users is what both know. Pure."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Final
+
+from lambdamu.messages import (
+    AUTH,
+    SYSTEM,
+    TASK_OBJECT,
+    USER_COUNT,
+    USER_MAIL,
+    USER_NAME,
+    Code,
+    Command,
+    Message,
+    as_text,
+    error,
+)
+from lambdamu.objects import NOTHING, LMObject, Peer, Reply
+
+_TURN: Final = "Turn"
+_SESSION: Final = "Session"
+"""A client may hand these on; a backend that has no use for them passes over them."""
+
+
+class Users:
+    """Which connections are users, and which Task object each connection has.
+
+    `base` users are there always, without a connection. Who authenticates as `probe_mail` is no user: it is let in
+    beyond `capacity` and never counted.
+    """
+
+    def __init__(self, base: int, capacity: int | None, probe_mail: str) -> None:
+        self._base = base
+        self._capacity = capacity
+        self._probe_mail = probe_mail
+        self._users: set[Peer] = set()
+        self._tasks: dict[Peer, str] = {}
+        self._numbers = count(1)
+
+    def others(self, peer: Peer) -> int:
+        """Return how many users there are besides `peer`."""
+        return self._base + len(self._users) - (peer in self._users)
+
+    def admit(self, peer: Peer, mail: str) -> str | None:
+        """Let `peer` in and return the name of its Task object, the same each time; None when there is no room."""
+        if mail == self._probe_mail:
+            self._users.discard(peer)
+        elif self._capacity is not None and self.others(peer) >= self._capacity:
+            return None
+        else:
+            self._users.add(peer)
+        if peer not in self._tasks:
+            self._tasks[peer] = f"Task-{next(self._numbers)}"
+        return self._tasks[peer]
+
+    def forget(self, peer: Peer) -> None:
+        self._users.discard(peer)
+        self._tasks.pop(peer, None)
+
+
+class Auth(LMObject):
+    """Answers a connection that has said both its user's name and mail, once for each such pair."""
+
+    def __init__(self, users: Users) -> None:
+        super().__init__(
+            AUTH,
+            settable={USER_NAME: self._set, USER_MAIL: self._set, _TURN: self._pass_over, _SESSION: self._pass_over},
+        )
+        self._users = users
+        self._said: dict[Peer, dict[str, str]] = {}
+        """What connections have said of a pair that is not complete."""
+
+    def disconnected(self, peer: Peer) -> None:
+        self._said.pop(peer, None)
+        self._users.forget(peer)
+
+    def _set(self, message: Message, now: float, peer: Peer) -> Reply:  # noqa: ARG002 - the form of an action
+        text = as_text(message.data)
+        if text is None:
+            return [error(message, Code.BAD_DATA, f"{message.name} must be a text")]
+        said = self._said.setdefault(peer, {})
+        said[message.name] = text
+        if not (said.get(USER_NAME) and said.get(USER_MAIL)):
+            return NOTHING
+        del self._said[peer]
+        return self._authenticate(message, said[USER_MAIL], peer)
+
+    def _authenticate(self, message: Message, mail: str, peer: Peer) -> Reply:
+        task = self._users.admit(peer, mail)
+        if task is None:
+            return [error(message, Code.FULL, "this backend has as many users as it can take")]
+        return [Message(AUTH, Command.VALUE, TASK_OBJECT, task)]
+
+    def _pass_over(self, message: Message, now: float, peer: Peer) -> Reply:  # noqa: ARG002 - the form of an action
+        return NOTHING
+
+
+class System(LMObject):
+    """Says how many users there are besides the one that asks."""
+
+    def __init__(self, users: Users) -> None:
+        super().__init__(SYSTEM, gettable={USER_COUNT: self._count})
+        self._users = users
+
+    def _count(self, message: Message, now: float, peer: Peer) -> Reply:  # noqa: ARG002 - the form of an action
+        return [Message(SYSTEM, Command.VALUE, USER_COUNT, self._users.others(peer))]

@@ -1,0 +1,261 @@
+"""A master, backends and clients as real processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import struct
+import time
+from collections import Counter
+
+import pytest
+
+from tests.end_to_end.conftest import (
+    ASK,
+    Client,
+    Stage,
+    ask,
+    free_port,
+    named,
+    set_of_named,
+    wait_until_named,
+    wait_until_up,
+)
+
+FAST = "[probe]\ninterval_s = 0.2\ntimeout_s = 0.2\nstale_after_s = 0.6\n"
+RECONNECT = FAST + 'mode = "reconnect"\n'
+
+
+def test_a_client_is_sent_to_a_backend_and_gets_its_task(stage: Stage) -> None:
+    _, backend = stage.server("--users", "3")
+    _, port = stage.master(backend)
+    wait_until_named(port, backend)
+    done = stage.run("client", "--master", f"127.0.0.1:{port}", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["task"]
+    assert {**answer, "task": ""} == {"result": "OK", "ip": "127.0.0.1", "port": backend, "task": ""}
+
+
+def test_no_backend_is_an_answer_and_an_exit_code(stage: Stage) -> None:
+    master, port = stage.master()
+    assert ask(port)["Result"] == "NoServer"
+    done = stage.run("client", "--master", f"127.0.0.1:{port}", "--json")
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["result"] == "NoServer"
+    assert "Traceback" not in done.stderr
+    assert master.events("config")
+
+
+def test_three_hundred_asks_between_two_probes_even_the_backends_out(stage: Stage) -> None:
+    users = (10, 11, 12)
+    backends = [stage.server("--users", str(count))[1] for count in users]
+    master, port = stage.master(*backends)
+    wait_until_up(master, 3)
+    sent = Counter(named(port) for _ in range(300))
+    totals = [count + sent[backend] for count, backend in zip(users, backends, strict=True)]
+    assert max(totals) - min(totals) <= 2, totals
+    assert sum(totals) == 333
+
+
+def test_a_killed_backend_is_named_no_later_than_a_tenth_of_a_second_after(stage: Stage) -> None:
+    victim, victim_port = stage.server()
+    _, other_port = stage.server("--users", "1000000")
+    master, port = stage.master(victim_port, other_port)
+    wait_until_up(master, 2)
+    victim.signal(signal.SIGKILL)
+    time.sleep(0.1)
+    assert set_of_named(port, 2.0) == {other_port}
+    stage.server(port=victim_port)
+    wait_until_named(port, victim_port, seconds=3)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("text", [FAST, RECONNECT], ids=["hold", "reconnect"])
+def test_a_dead_or_stopped_backend_is_named_no_later_than_its_report_is_valid(
+    stage: Stage, text: str, number: signal.Signals
+) -> None:
+    victim, victim_port = stage.server()
+    _, other_port = stage.server("--users", "1000000")
+    master, port = stage.master(victim_port, other_port, text=text)
+    wait_until_up(master, 2)
+    victim.signal(number)
+    time.sleep(0.6)
+    assert set_of_named(port, 1.0) == {other_port}
+    if number == signal.SIGSTOP:
+        victim.signal(signal.SIGCONT)
+        wait_until_named(port, victim_port, seconds=3)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["hang-auth", "hang-count", "no-count", "garbage", "close", "half", "slow:0.5", "count:-1", "count:nan"],
+)
+@pytest.mark.parametrize("text", [FAST, RECONNECT], ids=["hold", "reconnect"])
+def test_a_backend_with_a_fault_is_never_named(stage: Stage, text: str, fault: str) -> None:
+    _, faulty = stage.server("--fault", fault)
+    _, sound = stage.server("--users", "1000000")
+    _, port = stage.master(faulty, sound, text=text)
+    wait_until_named(port, sound)
+    assert set_of_named(port, 0.8) == {sound}
+
+
+def test_a_backend_behind_a_name_that_does_not_resolve_stops_nobody_else(stage: Stage) -> None:
+    _, backend = stage.server()
+    bad_name = '[[backend]]\nhost = "nowhere.invalid"\nport = 9001\n'
+    master, port = stage.master(backend, text=FAST + bad_name)
+    wait_until_named(port, backend)
+    assert master.popen.poll() is None
+
+
+def test_what_was_asked_is_answered_at_the_stop_and_nobody_is_let_in_any_more(stage: Stage) -> None:
+    _, backend = stage.server()
+    master, port = stage.master(backend)
+    wait_until_named(port, backend)
+    clients = [Client(port) for _ in range(50)]
+    for client in clients[:40]:
+        client.send(ASK)
+    for client in clients[40:]:
+        client.send(ASK[:10])
+    master.signal(signal.SIGTERM)
+    for client in clients[40:]:
+        client.send(ASK[10:])
+    for client in clients:
+        assert client.receive()[0]["Data"]["Result"] == "OK"
+        assert client.receive() is None
+        client.socket.close()
+    assert master.wait(5) == 0
+    with pytest.raises(ConnectionRefusedError):
+        Client(port)
+
+
+def test_a_master_serves_on_while_it_lingers(stage: Stage) -> None:
+    _, backend = stage.server()
+    master, port = stage.master(backend, text="[master]\nlinger_s = 1.5\n")
+    wait_until_named(port, backend)
+    master.signal(signal.SIGTERM)
+    assert set_of_named(port, 1.0) == {backend}
+    assert master.wait(6) == 0
+
+
+def test_a_second_signal_ends_a_master_at_once(stage: Stage) -> None:
+    master, _ = stage.master(text="[master]\nlinger_s = 60.0\n")
+    master.signal(signal.SIGTERM)
+    time.sleep(0.3)
+    began = time.monotonic()
+    master.signal(signal.SIGINT)
+    assert master.wait() == 1
+    assert time.monotonic() - began < 5
+    assert "Traceback" not in master.stderr
+
+
+def test_a_connection_that_owes_the_rest_of_its_ask_does_not_hold_the_stop_longer_than_the_grace(
+    stage: Stage,
+) -> None:
+    master, port = stage.master(text="[master]\ngrace_s = 1.0\n")
+    with Client(port) as client:
+        client.send(ASK[:10])
+        time.sleep(0.2)
+        began = time.monotonic()
+        master.signal(signal.SIGTERM)
+        assert master.wait() == 0
+        assert time.monotonic() - began < 2.0
+
+
+def test_a_hangup_signal_is_told_of_and_changes_nothing(stage: Stage) -> None:
+    _, backend = stage.server()
+    master, port = stage.master(backend)
+    wait_until_named(port, backend)
+    master.signal(signal.SIGHUP)
+    assert set_of_named(port, 0.3) == {backend}
+    assert master.events("ignored")
+
+
+def test_a_restarted_master_takes_its_port_at_once_and_a_second_copy_says_one_line(stage: Stage) -> None:
+    master, port = stage.master()
+    clients = [Client(port) for _ in range(50)]
+    master.signal(signal.SIGKILL)
+    master.wait()
+    again, _ = stage.master(port=port)
+    assert again.popen.poll() is None
+    for client in clients:
+        client.socket.close()
+    config = stage.folder / f"pool-{port}.toml"
+    second = stage.run("master", "--config", str(config))
+    assert second.returncode == 1
+    assert len(second.stderr.strip().splitlines()) == 2, second.stderr  # the other one warns of an empty pool
+    assert "cannot_listen" in second.stderr
+    assert "Address already in use" in second.stderr
+    assert again.popen.poll() is None
+
+
+def test_a_thousand_clients_that_reset_hurt_nobody_and_hold_no_place_for_ever(stage: Stage) -> None:
+    _, backend = stage.server()
+    text = "[master]\nreservation_s = 2.0\nconnect_s = 0.5\n" + FAST
+    master, port = stage.master(backend, text=text, backend="capacity = 10")
+    wait_until_named(port, backend)
+    for _ in range(1000):
+        client = Client(port)
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.send(ASK)
+        client.socket.close()
+    wait_until_named(port, backend, seconds=5)
+    assert master.popen.poll() is None
+    assert "Traceback" not in master.stderr
+
+
+def test_an_hour_of_refusals_writes_few_lines(stage: Stage) -> None:
+    master, port = stage.master(free_port(), text=FAST)
+    with Client(port) as client:
+        for _ in range(10_000):
+            assert client.ask()["Result"] == "NoServer"
+    assert len(master.stderr.splitlines()) < 10
+
+
+def test_out_of_descriptors_a_master_stays_calm_and_its_probes_go_on(stage: Stage) -> None:
+    _, backend = stage.server()
+    limited = ("prlimit", "--nofile=128:128", "--")
+    master, port = stage.master(backend, text=FAST, prefix=limited)
+    wait_until_named(port, backend)
+    held = []
+    for _ in range(200):
+        client = Client(port)
+        client.socket.settimeout(5)
+        held.append(client)
+    before = master.cpu_s()
+    time.sleep(3)
+    assert master.cpu_s() - before < 1.0
+    assert len(master.stderr.splitlines()) < 15
+    for client in held:
+        client.socket.close()
+    time.sleep(0.2)
+    assert set_of_named(port, 0.5) == {backend}
+    assert not master.events("backend_down")
+
+
+def test_announced_giants_and_real_ones_cost_no_memory(stage: Stage) -> None:
+    _, backend = stage.server()
+    master, port = stage.master(backend)
+    wait_until_named(port, backend)
+    before = master.rss_bytes()
+    waiting = []
+    for head in (b"\xc6", b"\xdd", b"\xdf", b"\xdb"):
+        client = Client(port)
+        client.send(head + b"\xff" * 4)
+        assert client.receive()[0]["Data"]["Code"] == "Limit"
+        waiting.append(client)
+    chunk = bytes(65536)
+    for _ in range(50):
+        client = Client(port)
+        try:
+            client.send(b"\x91\xc6" + (90 * 2**20).to_bytes(4, "big"))
+            for _ in range(90 * 16):
+                client.send(chunk)
+        except OSError:
+            pass
+        waiting.append(client)
+    assert master.rss_bytes() - before < 30 * 2**20
+    assert named(port) == backend
+    for client in waiting:
+        client.socket.close()

@@ -1,0 +1,125 @@
+"""docs/configuration.md says what the code does: each key with its type, default and bounds, and each example."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import attrs
+import pytest
+
+from lambdamu.address import Address
+from master.config import BOUNDS, ORDERS, TABLES, BackendConfig, Config, Mode
+from master.config_file import ConfigError, parse
+
+DOC = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
+COMPLETE, FAULTY = (text for kind, text in BLOCKS if kind == "toml")
+TYPES = {
+    float: "number",
+    int: "whole number",
+    int | None: "whole number",
+    str: "text",
+    Mode: "text",
+    Address: "address",
+    tuple[Address, ...]: "array of addresses",
+}
+
+
+def rows(heading: str) -> list[list[str]]:
+    """Return the cells of the table under a heading, without its first two lines."""
+    section = re.split(r"^#+ ", DOC.split(f"\n{heading}\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+def documented(name: str) -> dict[str, list[str]]:
+    heading = "## `[[backend]]`" if name == "backend" else f"## `[{name}]`"
+    return {key.strip("`"): rest for key, *rest in rows(heading)}
+
+
+def written(value: Any) -> str:
+    match value:
+        case attrs.NOTHING:
+            return "required"
+        case None:
+            return "no limit"
+        case ():
+            return "`[]`"
+        case str() | Address():
+            return f'`"{value}"`'
+        case _:
+            return f"`{value}`"
+
+
+def unit(key: str) -> str:
+    return {"s": ", seconds", "bytes": ", bytes"}.get(key.rpartition("_")[2], "")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_key_is_documented_and_no_other(name: str) -> None:
+    assert list(documented(name)) == [field.name for field in attrs.fields(TABLES[name])]
+
+
+FIELDS = [(name, field) for name, cls in TABLES.items() for field in attrs.fields(cls)]
+
+
+@pytest.mark.parametrize(("name", "field"), FIELDS, ids=lambda value: getattr(value, "name", value))
+def test_type_default_and_bounds_are_those_of_the_code(name: str, field: Any) -> None:
+    kind, default, allowed, _ = documented(name)[field.name]
+    assert kind == TYPES[get_type_hints(TABLES[name])[field.name]] + unit(field.name)
+    assert default == ("host:port" if (name, field.name) == ("backend", "name") else written(field.default))
+    bounds = BOUNDS[TABLES[name]].get(field.name)
+    if bounds is not None:
+        assert allowed == str(bounds)
+    elif field.name == "mode":
+        assert allowed == " or ".join(written(mode.value) for mode in Mode)
+    else:
+        assert allowed in (f"see [{field.name}](#{field.name})", f"see [{field.name}s](#{field.name}s)")
+
+
+@pytest.mark.parametrize("cls", ORDERS, ids=lambda cls: cls.__name__)
+def test_rules_between_keys_stand_with_one_of_them(cls: type[Any]) -> None:
+    name = next(name for name, known in TABLES.items() if known is cls)
+    meanings = {key: rest[-1] for key, rest in documented(name).items()}
+    for order in ORDERS[cls]:
+        least = f"At least `{' + '.join(order.lower)}`"
+        assert least in meanings[order.upper] or f"At most `{order.upper}`" in meanings[order.lower[0]]
+
+
+def test_the_complete_file_is_right_holds_every_key_and_shows_the_defaults() -> None:
+    config = parse(COMPLETE)
+    assert config.warnings == ()
+    assert attrs.evolve(config, backends=()) == Config()
+    assert len(config.backends) == 2
+    assert isinstance(config.backends[0], BackendConfig)
+    for name, cls in TABLES.items():
+        (section,) = re.findall(rf"^\[+{name}\]+\n(.*?)(?=^\[|\Z)", COMPLETE, re.MULTILINE | re.DOTALL)[:1]
+        assert re.findall(r"^(\w+) = ", section, re.MULTILINE) == [field.name for field in attrs.fields(cls)]
+
+
+def test_the_faulty_file_gets_the_lines_that_stand_there() -> None:
+    (lines,) = (text for kind, text in BLOCKS if kind == "text")
+    with pytest.raises(ConfigError) as caught:
+        parse(FAULTY, "pool.toml")
+    assert f"{caught.value}\n" == lines
+
+
+@pytest.mark.parametrize(
+    ("head", "snippet", "answer"), [[c.strip("`") for c in row] for row in rows("## What a bad value gets")]
+)
+def test_a_bad_value_gets_the_answer_that_stands_there(head: str, snippet: str, answer: str) -> None:
+    needed = {"host": 'host = "a"', "port": "port = 1"} if head == "[[backend]]" else {}
+    needed.pop(snippet.partition(" = ")[0], None)
+    with pytest.raises(ConfigError) as caught:
+        parse("\n".join([head, snippet, *needed.values()]))
+    assert [fault.text for fault in caught.value.faults] == [answer]
+
+
+def test_a_syntax_error_has_its_line_and_column() -> None:
+    line = re.search(r"`(pool\.toml: line .*?)`", DOC)
+    assert line is not None
+    with pytest.raises(ConfigError) as caught:
+        parse("[master]\n\nlisten = \n", "pool.toml")
+    assert str(caught.value) == line[1]

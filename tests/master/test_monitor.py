@@ -1,0 +1,412 @@
+"""The monitor of one backend, in virtual time, against a backend at the other end of memory streams."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from lambdamu.address import Address
+from lambdamu.datapack import Decoder, encode
+from lambdamu.errors import LinkError
+from lambdamu.messages import LinkFault, Message
+from lambdamu.tcp_client import TCPClient
+from master.config import Mode, ProbePolicy
+from master.core.backend import Backend
+from master.core.health import HealthPolicy
+from master.core.load import LoadPolicy
+from master.core.pool import Ask, Assignment, Pool, State
+from master.monitor import Monitor, ProbeObserver
+from master.probe import Questions
+
+TASK = Message("Auth", "Value", "TaskObject", "Task-1")
+Stream = trio.StapledStream[trio.abc.SendStream, trio.abc.ReceiveStream]
+
+
+@pytest.fixture
+def autojump_clock() -> trio.testing.MockClock:
+    return trio.testing.MockClock(autojump_threshold=0)
+
+
+class FakeBackend:
+    """What the backend does next; the tests change it while it runs."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.nursery = nursery
+        self.alive = True
+        self.silent = False
+        self.connect_hangs = False
+        self.users: object = 5
+        self.task: object = "Task-1"
+        self.delay_s = 0.0
+        self.double = False
+        self.connections: list[Stream] = []
+        self.open = 0
+        self.most_open = 0
+        self.connected_at: list[float] = []
+        self.asked_at: list[float] = []
+        self.auths = 0
+
+    async def connect(self) -> TCPClient:
+        self.connected_at.append(trio.current_time())
+        if self.connect_hangs:
+            await trio.sleep_forever()
+        await trio.lowlevel.checkpoint()
+        if not self.alive:
+            raise LinkError(LinkFault.REFUSED, "refused")
+        ours, theirs = trio.testing.memory_stream_pair()
+        self.connections.append(theirs)
+        self.nursery.start_soon(self.serve, theirs)
+        return TCPClient(ours, Address("127.0.0.1", 9001))
+
+    async def serve(self, stream: Stream) -> None:
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        decoder = Decoder()
+        try:
+            async for data in stream:
+                for batch in decoder.feed(bytes(data)):
+                    await self.answer(stream, batch)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        finally:
+            self.open -= 1
+
+    async def answer(self, stream: Stream, batch: list[Message]) -> None:
+        is_count = batch[0].object == "System"
+        if is_count:
+            self.asked_at.append(trio.current_time())
+        else:
+            self.auths += 1
+        if self.silent:
+            return
+        await trio.sleep(self.delay_s)
+        answer = Message("System", "Value", "UserCount", self.users) if is_count else None
+        answer = answer or Message("Auth", "Value", "TaskObject", self.task)
+        for _ in range(1 + self.double):
+            await stream.send_all(encode([answer]))
+
+    async def close_all(self) -> None:
+        """Close every connection at once, as a process that ends does."""
+        connections, self.connections = self.connections, []
+        for stream in connections:
+            await stream.aclose()
+
+
+class Seen(ProbeObserver):
+    def __init__(self) -> None:
+        self.failures: list[str] = []
+        self.good = 0
+        self.changes: list[tuple[float, bool, str]] = []
+
+    def probed(self, name: str, failure: LinkError | None) -> None:
+        if failure is None:
+            self.good += 1
+        else:
+            self.failures.append(failure.why)
+
+    def became(self, name: str, state: State, why: LinkError | None) -> None:
+        self.changes.append((round(trio.current_time() - START, 3), why is None, why.why if why else ""))
+
+
+START = 0.0
+
+
+class Watched:
+    def __init__(self, nursery: trio.Nursery, policy: ProbePolicy) -> None:
+        global START  # noqa: PLW0603 - one test runs at a time, and its clock starts anywhere
+        START = trio.current_time()
+        self.policy = policy
+        self.rng = random.Random(4)
+        self.pool = Pool([Backend("a")], HealthPolicy(policy.rise, policy.fall, policy.stale_after_s), LoadPolicy())
+        self.backend = FakeBackend(nursery)
+        self.seen = Seen()
+        self.monitor = Monitor(
+            "a",
+            policy=policy,
+            questions=Questions.of("lambdamu-master", "master@localhost"),
+            pool=self.pool,
+            connect=self.backend.connect,
+            first_s=0.5,
+            rng=self.rng,
+            observer=self.seen,
+        )
+
+    @property
+    def now(self) -> float:
+        return trio.current_time() - START
+
+    def named(self) -> bool:
+        """Whether a client that asks now is sent there."""
+        return isinstance(self.pool.assign(trio.current_time(), self.rng, Ask()), Assignment)
+
+    async def until(self, condition: Callable[[], bool], most_s: float = 1000.0) -> float:
+        """Return the seconds it takes until `condition` holds, looked at a thousand times a second."""
+        began = trio.current_time()
+        with trio.fail_after(most_s):
+            while not condition():  # noqa: ASYNC110 - what is looked at has no event to wait for
+                await trio.sleep(0.001)
+        return trio.current_time() - began
+
+
+@asynccontextmanager
+async def watched(**policy: object) -> AsyncIterator[Watched]:
+    async with trio.open_nursery() as nursery:
+        scene = Watched(nursery, ProbePolicy(**policy))  # type: ignore[arg-type]
+        nursery.start_soon(scene.monitor.run)
+        yield scene
+        nursery.cancel_scope.cancel()
+
+
+BOTH = pytest.mark.parametrize("mode", list(Mode))
+
+
+@BOTH
+async def test_a_backend_that_answers_is_named_with_its_count(mode: Mode, autojump_clock: object) -> None:
+    async with watched(mode=mode) as scene:
+        assert not scene.named()
+        await trio.sleep(0.6)
+        assert scene.named()
+        report = scene.pool["a"].report
+        assert report is not None
+        assert report.count == 5
+        assert report.asked_at == scene.backend.asked_at[0]
+
+
+@BOTH
+async def test_the_count_is_asked_for_at_every_tick_and_never_twice_at_once(mode: Mode, autojump_clock: object) -> None:
+    async with watched(mode=mode) as scene:
+        await trio.sleep(30.2)
+        gaps = [b - a for a, b in zip(scene.backend.asked_at, scene.backend.asked_at[1:], strict=False)]
+        assert len(gaps) == 29
+        assert all(0.89 < gap < 1.11 for gap in gaps)
+        assert scene.backend.most_open == 1
+
+
+async def test_reconnect_mode_connects_and_authenticates_each_time(autojump_clock: object) -> None:
+    async with watched(mode=Mode.RECONNECT) as scene:
+        await trio.sleep(10.2)
+        assert len(scene.backend.connected_at) == scene.backend.auths == len(scene.backend.asked_at) == 10
+        assert scene.backend.open == 0
+
+
+async def test_hold_mode_authenticates_once_a_connection_and_renews_it(autojump_clock: object) -> None:
+    async with watched(mode=Mode.HOLD, renew_s=60.0) as scene:
+        await trio.sleep(40.2)
+        assert scene.backend.auths == 1
+        await trio.sleep(80)
+        assert scene.backend.auths == len(scene.backend.connected_at) >= 2
+        assert scene.seen.failures == []
+        assert scene.seen.changes == [(scene.seen.changes[0][0], True, "")]
+
+
+async def test_renewing_checks_the_task_again(autojump_clock: object) -> None:
+    async with watched(mode=Mode.HOLD, renew_s=20.0, fall=1) as scene:
+        await trio.sleep(1)
+        scene.backend.task = ""
+        assert await scene.until(lambda: not scene.named(), 25) > 5
+        assert scene.seen.failures[0] == "bad_auth"
+
+
+async def test_a_connection_that_breaks_takes_the_backend_out_at_once_and_one_answer_brings_it_back(
+    autojump_clock: object,
+) -> None:
+    async with watched(mode=Mode.HOLD, fall=3, rise=3) as scene:
+        await trio.sleep(3.1)
+        assert scene.named()
+        scene.backend.delay_s = 0.2
+        await scene.backend.close_all()
+        assert await scene.until(lambda: not scene.named()) < 0.01
+        assert 0.4 <= await scene.until(scene.named) < 0.45  # two answers, each delayed
+        assert scene.seen.failures == []
+
+
+async def test_a_backend_that_died_is_probed_once_at_once_and_then_by_the_tick(autojump_clock: object) -> None:
+    async with watched(mode=Mode.HOLD, fall=2) as scene:
+        await trio.sleep(2.0)
+        scene.backend.alive = False
+        connects = len(scene.backend.connected_at)
+        await scene.backend.close_all()
+        assert await scene.until(lambda: not scene.named()) < 0.01
+        await trio.sleep(0.01)
+        assert len(scene.backend.connected_at) == connects + 1
+        await trio.sleep(10)
+        assert 9 <= len(scene.backend.connected_at) - connects - 1 <= 11
+        assert set(scene.seen.failures) == {"refused"}
+        scene.backend.alive = True
+        assert await scene.until(scene.named) < 1.2
+
+
+async def test_a_backend_that_comes_and_goes_is_not_asked_more_often_than_twice_an_interval(
+    autojump_clock: object,
+) -> None:
+    async with watched(mode=Mode.HOLD) as scene:
+        await trio.sleep(1.0)
+        for _ in range(200):
+            await scene.backend.close_all()
+            await trio.sleep(0.1)
+        assert len(scene.backend.asked_at) <= 2 * 21 + 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "silence"), [(Mode.HOLD, "silent"), (Mode.RECONNECT, "silent"), (Mode.RECONNECT, "connect_hangs")]
+)
+async def test_silence_is_noticed_by_the_age_of_the_report_or_sooner(
+    mode: Mode, silence: str, autojump_clock: object
+) -> None:
+    async with watched(mode=mode, fall=10, stale_after_s=3.0) as scene:
+        await trio.sleep(2.0)
+        last = scene.backend.asked_at[-1] - START
+        setattr(scene.backend, silence, True)
+        await scene.until(lambda: not scene.named())
+        assert scene.now == pytest.approx(last + 3.0, abs=0.01)
+        assert set(scene.seen.failures) == {"timeout" if silence == "silent" else "connect_timeout"}
+        setattr(scene.backend, silence, False)
+        assert await scene.until(scene.named) < 2.2
+
+
+@BOTH
+@pytest.mark.parametrize("users", [-1, float("nan"), "12", True, 3.5, None, 2**53])
+async def test_a_wrong_count_renews_nothing(mode: Mode, users: object, autojump_clock: object) -> None:
+    async with watched(mode=mode, fall=100) as scene:
+        await trio.sleep(1.0)
+        report = scene.pool["a"].report
+        assert scene.named()
+        scene.backend.users = users
+        await trio.sleep(2.0)
+        assert scene.pool["a"].report is report
+        assert await scene.until(lambda: not scene.named()) < 2
+        assert set(scene.seen.failures) == {"bad_count"}
+        scene.backend.users = 7
+        assert await scene.until(scene.named) < 1.2
+
+
+@BOTH
+@pytest.mark.parametrize("results", ["FFFSS", "FSS", "SS"])
+async def test_rise_counts_the_same_in_every_mode(mode: Mode, results: str, autojump_clock: object) -> None:
+    async with watched(mode=mode, rise=2) as scene:
+        for result in results[:-1]:
+            scene.backend.alive = result == "S"
+            probes = len(scene.seen.failures) + scene.seen.good
+            await scene.until(lambda probes=probes: len(scene.seen.failures) + scene.seen.good > probes)
+            assert not scene.named()
+        await scene.until(scene.named, 1.2)
+        assert scene.seen.good == 2
+
+
+@BOTH
+async def test_a_backend_that_needs_longer_than_the_timeout_never_works(mode: Mode, autojump_clock: object) -> None:
+    async with watched(mode=mode, timeout_s=0.5) as scene:
+        scene.backend.delay_s = 0.55
+        for _ in range(100):
+            await trio.sleep(0.2)
+            assert not scene.named()
+        assert scene.backend.most_open == 1
+
+
+async def test_a_backend_that_needs_nearly_the_timeout_works_all_the_time(autojump_clock: object) -> None:
+    async with watched(mode=Mode.HOLD, interval_s=1.0, timeout_s=0.1, stale_after_s=1.1) as scene:
+        scene.backend.delay_s = 0.04
+        await trio.sleep(2)
+        for _ in range(3000):
+            await trio.sleep(0.01)
+            assert scene.named()
+
+
+async def test_an_answer_nobody_asked_for_is_no_report_and_has_the_connection_renewed(
+    autojump_clock: object,
+) -> None:
+    async with watched(mode=Mode.HOLD) as scene:
+        await trio.sleep(1.0)
+        await scene.backend.connections[-1].send_all(encode([Message("System", "Value", "UserCount", 77)]))
+        await trio.sleep(0.1)
+        assert scene.pool["a"].users(trio.current_time()) == 5
+        await trio.sleep(1.0)
+        assert len(scene.backend.connected_at) == 2
+        assert scene.seen.failures == []
+
+
+async def test_answers_given_twice_never_answer_the_next_question(autojump_clock: object) -> None:
+    async with watched(mode=Mode.HOLD) as scene:
+        scene.backend.double = True
+        await trio.sleep(1.0)
+        for users in range(10, 20):
+            scene.backend.users = users
+            asked = len(scene.backend.asked_at)
+            await scene.until(lambda asked=asked: len(scene.backend.asked_at) > asked)
+            await trio.sleep(0.01)
+            report = scene.pool["a"].report
+            assert report is not None
+            assert report.count == users
+
+
+@BOTH
+async def test_garbage_is_a_failed_probe(mode: Mode, autojump_clock: object) -> None:
+    async with watched(mode=mode) as scene:
+        await trio.sleep(1.0)
+
+        async def answer(stream: Stream, batch: list[Message]) -> None:
+            await stream.send_all(b"\xc1")
+
+        scene.backend.answer = answer  # type: ignore[method-assign]
+        await scene.until(lambda: not scene.named(), 3)
+        assert set(scene.seen.failures) == {"not_the_protocol"}
+
+
+async def test_a_close_in_the_middle_of_a_probe_is_one_failure_at_most(autojump_clock: object) -> None:
+    async with watched(mode=Mode.HOLD, fall=2) as scene:
+        await trio.sleep(1.0)
+        answer: Callable[[Stream, list[Message]], Awaitable[None]] = scene.backend.answer
+        broken = []
+
+        async def close_once(stream: Stream, batch: list[Message]) -> None:
+            if broken:
+                await answer(stream, batch)
+            else:
+                broken.append(trio.current_time())
+                await stream.aclose()
+
+        scene.backend.answer = close_once  # type: ignore[method-assign]
+        await trio.sleep(1.0)
+        assert broken
+        assert scene.seen.failures == []
+        assert scene.named()
+        assert [up for _, up, _ in scene.seen.changes] == [True, False, True]
+
+
+async def test_a_backend_back_after_ten_minutes_is_named_within_an_interval(autojump_clock: object) -> None:
+    async with watched(mode=Mode.HOLD) as scene:
+        scene.backend.alive = False
+        await trio.sleep(600)
+        scene.backend.alive = True
+        assert await scene.until(scene.named) < 1.2
+
+
+async def test_a_dead_backend_is_told_of_once(autojump_clock: object) -> None:
+    async with watched(mode=Mode.HOLD) as scene:
+        await trio.sleep(5)
+        scene.backend.alive = False
+        await scene.backend.close_all()
+        await trio.sleep(3600)
+        assert len(scene.seen.changes) == 2
+        assert scene.seen.changes[-1][2] == "closed"
+
+
+async def test_a_monitor_that_is_stopped_counts_nothing_and_closes(autojump_clock: object) -> None:
+    async with trio.open_nursery() as nursery:
+        scene = Watched(nursery, ProbePolicy(mode=Mode.HOLD))
+        scene.backend.silent = True
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as monitors:
+                monitors.start_soon(scene.monitor.run)
+                await trio.sleep(0.7)
+                scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        assert scene.backend.open == 0
+        assert scene.seen.failures == []
+        assert scene.seen.good == 0
+        nursery.cancel_scope.cancel()

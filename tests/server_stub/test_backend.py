@@ -1,0 +1,178 @@
+"""The backend on a real port: over connections, at a stop, and by signals."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from lambdamu.address import Address
+from lambdamu.datapack import encode
+from lambdamu.messages import AUTH, SYSTEM, USER_COUNT, USER_MAIL, USER_NAME, Command, Message
+from server_stub.backend import ServerOptions, parse_fault, run_server
+
+ANY_PORT = Address("127.0.0.1", 0)
+
+
+async def test_a_pair_may_come_in_two_batches(backend: Any) -> None:
+    async with backend() as stub, stub.client() as client:
+        await client.say(Message(AUTH, Command.SET, USER_NAME, "ann"))
+        await client.say(Message(AUTH, Command.SET, USER_MAIL, "ann@example.org"))
+        assert (await client.hear())[0]["Data"] == "Task-1"
+
+
+async def test_a_probe_in_one_write_gets_both_answers(backend: Any) -> None:
+    async with backend(users=3) as stub, stub.client() as client:
+        await client.log_in("lambdamu-master", "master@localhost")
+        assert await client.count() == 3
+
+
+async def test_a_user_that_leaves_is_counted_no_more(backend: Any) -> None:
+    async with backend() as stub, stub.client() as watcher:
+        async with stub.client() as client:
+            await client.log_in()
+            assert await watcher.count() == 1
+            await client.rest()
+        while await watcher.count():
+            await trio.lowlevel.checkpoint()
+
+
+async def test_one_too_many_is_told_so_and_stays_connected(backend: Any) -> None:
+    async with backend(capacity=1) as stub, stub.client() as client, stub.client() as late:
+        await client.log_in()
+        refusal = await late.log_in()
+        assert (refusal["Command"], refusal["Data"]["Code"]) == ("Error", "Full")
+        assert await late.count() == 1
+
+
+async def test_an_unknown_name_is_answered_with_an_error(backend: Any) -> None:
+    async with backend() as stub, stub.client() as client:
+        await client.say(Message(SYSTEM, Command.GET, "Weather"))
+        assert (await client.hear())[0]["Data"]["Code"] == "UnknownName"
+
+
+async def test_a_stop_ends_open_connections(backend: Any) -> None:
+    async with backend() as stub, stub.client() as client:
+        await client.log_in()
+        stub.stop.set()
+        assert await client.hear() is None
+        await client.stream.send_eof()
+        await stub.stopped.wait()
+
+
+async def test_a_stop_waits_for_an_answer_that_is_owed_soon(
+    backend: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with backend("slow:2") as stub, stub.client() as client:
+        await client.say(Message(SYSTEM, Command.GET, USER_COUNT))
+        await trio.testing.wait_all_tasks_blocked()
+        stub.stop.set()
+        assert (await client.hear())[0]["Data"] == 0
+
+
+async def test_a_stop_is_over_within_five_seconds_whatever_is_owed(
+    backend: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with backend("slow:1000") as stub, stub.client() as client:
+        await client.say(Message(SYSTEM, Command.GET, USER_COUNT))
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        stub.stop.set()
+        await stub.stopped.wait()
+        assert trio.current_time() - began < 5.0
+
+
+class Process:
+    """`run_server` as a process sees it: what it says, and how it exits."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = ServerOptions(**{"listen": ANY_PORT, **options})
+        self.said: list[str] = []
+        self.listening = trio.Event()
+        self.exit_code: int | None = None
+
+    async def run(self) -> None:
+        self.exit_code = await run_server(self.options, say=self._say)
+
+    def _say(self, text: str) -> None:
+        self.said.append(text)
+        self.listening.set()
+
+    @property
+    def address(self) -> Address:
+        return Address.parse(self.said[0].rpartition(" ")[2])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_stops_it_well(number: signal.Signals) -> None:
+    process = Process(name="b1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(process.run)
+        await process.listening.wait()
+        async with await trio.open_tcp_stream(process.address.host, process.address.port) as stream:
+            signal.raise_signal(number)
+            assert await stream.receive_some() == b""
+    assert process.exit_code == 0
+    assert process.said == [f"lambdamu server b1 listening on {process.address}"]
+
+
+async def test_a_second_signal_ends_it_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    process = Process(fault=parse_fault("slow:1000"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(process.run)
+        await process.listening.wait()
+        async with await trio.open_tcp_stream(process.address.host, process.address.port) as stream:
+            await stream.send_all(encode([Message(SYSTEM, Command.GET, USER_COUNT)]))
+            await trio.testing.wait_all_tasks_blocked()
+            began = trio.current_time()
+            signal.raise_signal(signal.SIGTERM)
+            await trio.testing.wait_all_tasks_blocked()
+            signal.raise_signal(signal.SIGTERM)
+            assert await stream.receive_some() == b""
+        assert trio.current_time() == began
+    assert process.exit_code == 1
+
+
+async def test_without_a_name_it_is_called_by_its_address() -> None:
+    process = Process()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(process.run)
+        await process.listening.wait()
+        signal.raise_signal(signal.SIGTERM)
+    assert process.said == [f"lambdamu server {process.address} listening on {process.address}"]
+    assert process.address.port != 0
+
+
+async def test_a_name_stays_on_its_line() -> None:
+    process = Process(name="b1\nb2")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(process.run)
+        await process.listening.wait()
+        signal.raise_signal(signal.SIGTERM)
+    assert process.said[0].startswith("lambdamu server b1\\nb2 listening on ")
+
+
+async def test_a_port_that_is_taken_is_one_line_and_a_failure() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = Address(*taken.getsockname()[:2])
+        process = Process(listen=address)
+        await process.run()
+    assert process.exit_code == 1
+    assert process.said == [f"lambdamu server: cannot listen on {address}: Address already in use"]
+
+
+async def test_a_host_that_is_not_ours_is_one_line_and_a_failure() -> None:
+    process = Process(listen=Address("192.0.2.1", 0))
+    await process.run()
+    assert process.exit_code == 1
+    assert [line.isprintable() for line in process.said] == [True]
+
+
+@pytest.mark.parametrize("wrong", [{"users": -1}, {"users": 2**53}, {"capacity": -1}])
+def test_options_that_mean_nothing_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        ServerOptions(ANY_PORT, **wrong)
