@@ -25,13 +25,12 @@ _OTHER_FILES: Final = 64
 """Descriptors left for all else: standard streams, the event loop, look-ups of names."""
 
 
-def file_slots() -> int | None:
-    """Return how many clients may have a connection at once by the limit of open files; None for no limit.
+def file_slots(open_files: int) -> int | None:
+    """Return how many clients may have a connection at once, one each, when the process may have `open_files`.
 
-    A client has one connection at a time.
+    None: there is no limit.
     """
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return None if soft == resource.RLIM_INFINITY else max(1, soft - _OTHER_FILES)
+    return None if open_files == resource.RLIM_INFINITY else max(1, open_files - _OTHER_FILES)
 
 
 class Load:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import resource
+import sys
 from typing import Final
 
 import trio
@@ -24,7 +26,8 @@ _REASONS_SHOWN: Final = 5
 
 async def run_load(options: ClientOptions, caller: Caller, rng: random.Random) -> int:
     """Run a load, report what came of it, also when a signal ends it, and return the exit code."""
-    load = Load(options, caller, rng, file_slots(), complain)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    load = Load(options, caller, rng, file_slots(soft), complain)
 
     async def work() -> bool:
         await _run_with_bar(load, options.clients)
@@ -39,20 +42,17 @@ async def run_load(options: ClientOptions, caller: Caller, rng: random.Random) -
 
 
 async def _run_with_bar(load: Load, clients: int) -> None:
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        await load.run()
-        return
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_show_bar, console, load.tally, clients)
+        if sys.stderr.isatty():
+            nursery.start_soon(_show_bar, load.tally, clients)
         await load.run()
         nursery.cancel_scope.cancel()
 
 
-async def _show_bar(console: Console, tally: Tally, clients: int) -> None:
+async def _show_bar(tally: Tally, clients: int) -> None:
     columns = (TextColumn("clients"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # Drawn by this task: by itself the bar would start a thread beside the loop.
-    with Progress(*columns, console=console, auto_refresh=False, transient=True) as progress:
+    with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as progress:
         bar = progress.add_task("clients", total=clients)
         while True:
             progress.update(bar, completed=tally.done, refresh=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import struct
 from collections.abc import Iterator
 from typing import Final
 
@@ -15,6 +17,8 @@ from lambdamu.messages import Batch, LinkFault
 from lambdamu.resolver import Resolver, SocketAddress
 
 _READ_BYTES: Final = 16384
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER, on, for 0 seconds."""
 
 
 class TCPClient:
@@ -95,22 +99,29 @@ async def _connect(address: SocketAddress, within_s: float) -> trio.SocketStream
     try:
         sock = trio.socket.socket(family, trio.socket.SOCK_STREAM)
     except OSError as exc:
-        raise LinkError(_fault(exc), f"no socket for {shown}: {exc.strerror}") from exc
+        raise LinkError(_fault(exc), f"no socket for {shown}: {_explain(exc)}") from exc
     try:
         with trio.move_on_after(within_s) as scope:
             await sock.connect(target)
         if scope.cancelled_caught:
             raise LinkError(LinkFault.CONNECT_TIMEOUT, f"{shown} did not take the connection within {within_s:g} s")
         if sock.getsockname() == sock.getpeername():
-            # A closed port of this machine, in the range that connections go out from, can connect to itself.
+            # A closed port of this machine, in the range that connections go out from, can connect to itself. The reset
+            # leaves the port free for its owner; an orderly close would keep it for a minute.
+            sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, _RESET_ON_CLOSE)
             raise LinkError(LinkFault.REFUSED, f"{shown} refused the connection")
     except OSError as exc:
         sock.close()
-        raise LinkError(_fault(exc), f"{shown}: {exc.strerror or exc}") from exc
+        raise LinkError(_fault(exc), f"{shown}: {_explain(exc)}") from exc
     except BaseException:
         sock.close()
         raise
     return trio.SocketStream(sock)
+
+
+def _explain(exc: OSError) -> str:
+    """Return the system's words alone; what raised it may have put more around them."""
+    return os.strerror(exc.errno) if exc.errno else str(exc)
 
 
 def _fault(exc: OSError) -> LinkFault:

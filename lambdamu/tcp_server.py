@@ -141,7 +141,8 @@ class TCPServer:
         while self.stopped_at is None:
             with self.waiting(float("inf")):
                 await trio.lowlevel.wait_readable(listener)
-                await trio.sleep_until(self._accept_at)
+                if trio.current_time() < self._accept_at:
+                    await trio.sleep_until(self._accept_at)
             while self.stopped_at is None and self._accept_some(listener, nursery):
                 await trio.lowlevel.checkpoint()
         # At a stop, take in those whom the kernel has let in already; but not those who go on coming.

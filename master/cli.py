@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -38,6 +39,13 @@ def address(text: str) -> Address:
 def addresses(text: str) -> tuple[Address, ...]:
     """Read several, with commas between."""
     return tuple(address(item.strip()) for item in text.split(","))
+
+
+def finite(_context: click.Context, _option: click.Parameter, value: float | None) -> float | None:
+    """Refuse `nan` and `inf`, which pass for numbers in any range."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a number to work with")
+    return value
 
 
 @click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -92,7 +100,7 @@ def server(listen: Address, name: str, users: int, capacity: int | None, probe_m
     options = ServerOptions(listen=listen, name=name, users=users, capacity=capacity, fault=kind, probe_mail=probe_mail)
 
     async def run() -> int:
-        return await run_server(options, say=_say)
+        return await run_server(options, say=_say, complain=_complain)
 
     return trio.run(run)
 
@@ -109,8 +117,10 @@ def server(listen: Address, name: str, users: int, capacity: int | None, probe_m
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--ask-only", is_flag=True, help="Ask where to connect, and do not connect.")
 @click.option("--clients", type=click.IntRange(min=1), default=1, help="So many clients, and figures at the end.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="New clients a second.")
-@click.option("--hold", type=click.FloatRange(min=0), default=0.0, help="Stay connected for so many seconds.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), callback=finite, help="New clients a second.")
+@click.option(
+    "--hold", type=click.FloatRange(min=0), default=0.0, callback=finite, help="Stay connected for so many seconds."
+)
 def client(
     masters: tuple[Address, ...], as_json: bool, ask_only: bool, clients: int, rate: float | None, hold: float
 ) -> int:
@@ -122,7 +132,14 @@ def client(
 
 
 @cli.command(epilog="\b\nExample:\n  lambdamu demo --seconds 15 --backends 3")
-@click.option("--seconds", type=click.FloatRange(min=6), default=15.0, show_default=True, help="How long it takes.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=6),
+    callback=finite,
+    default=15.0,
+    show_default=True,
+    help="How long it takes.",
+)
 @click.option("--backends", type=click.IntRange(2, 20), default=3, show_default=True, help="How many backends.")
 def demo(seconds: float, backends: int) -> int:
     """Show it all with real processes: backends, a master, clients, and a backend that is killed and comes back."""
@@ -134,6 +151,10 @@ def demo(seconds: float, backends: int) -> int:
 def _say(line: str) -> None:
     click.echo(line)
     sys.stdout.flush()
+
+
+def _complain(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _load(path: str) -> Config:

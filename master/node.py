@@ -127,7 +127,7 @@ class Node(LogicalMachine):
             lives = self.pool.works(now)
             if lives and not lived:
                 self._log.info("live_backend", message="at least one backend works")
-            elif not lives and (lived or repeat.let_through(now) is not None):
+            elif not lives and (repeat.let_through(now) is not None or lived):
                 self._log.warning("no_live_backend", message="no backend works; clients are told NoServer")
             lived = lives
 

@@ -46,19 +46,22 @@ class ServerOptions:
     probe_mail: str = "master@localhost"
 
 
-async def run_server(options: ServerOptions, *, say: Say) -> int:
-    """Serve until SIGTERM or SIGINT and return the exit code: 0; 1 when it cannot listen, or at a second signal."""
+async def run_server(options: ServerOptions, *, say: Say, complain: Say) -> int:
+    """Serve until SIGTERM or SIGINT and return the exit code: 0; 1 when it cannot listen, or at a second signal.
+
+    `say` takes the lines that tell where it listens, `complain` those that tell what went wrong.
+    """
     try:
         listeners = open_listeners(options.listen)
     except OSError as exc:
-        say(f"lambdamu server: cannot listen on {options.listen}: {exc.strerror or exc}")
+        complain(f"lambdamu server: cannot listen on {options.listen}: {exc.strerror or exc}")
         return 1
     stop = _Stop()
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stop.at_signal, signals, nursery.cancel_scope)
             async with trio.open_nursery() as port:
-                addresses = await port.start(serve, options, listeners, stop.asked, _Observer(say))
+                addresses = await port.start(serve, options, listeners, stop.asked, _Observer(complain))
                 for address in addresses:
                     say(f"lambdamu server {printable(options.name) or address} listening on {address}")
             nursery.cancel_scope.cancel()
@@ -118,10 +121,10 @@ class _Stop:
 class _Observer(PortObserver):
     """Says once that connections cannot be accepted."""
 
-    def __init__(self, say: Say) -> None:
-        self._say: Say | None = say
+    def __init__(self, complain: Say) -> None:
+        self._complain: Say | None = complain
 
     def cannot_accept(self, error: OSError) -> None:
-        if self._say is not None:
-            self._say(f"lambdamu server: cannot accept connections: {error.strerror or error}")
-        self._say = None
+        if self._complain is not None:
+            self._complain(f"lambdamu server: cannot accept connections: {error.strerror or error}")
+        self._complain = None

@@ -18,12 +18,13 @@ counters:
         ...
         backend.cont_signal()
 
-It needs no test framework; a fixture of yours that returns `virtual_clock()` puts a pytest-trio test in virtual time.
+It needs no test framework. A fixture of yours that returns `virtual_clock()`, or `virtual_clock(SOCKET_SETTLE_S)` where
+fake backends are used, puts a pytest-trio test in virtual time.
 """
 
 from __future__ import annotations
 
-from lambdamu.testing.clock import run_virtual, virtual_clock
+from lambdamu.testing.clock import SOCKET_SETTLE_S, run_virtual, virtual_clock
 from lambdamu.testing.fake import FakeBackend, FakeFleet
 from lambdamu.testing.process import FakeBackendProcess
 from lambdamu.testing.script import ABSENT, Drop, Reset, Script
@@ -32,6 +33,7 @@ from lambdamu.testing.streams import MemoryStream, at_random, every_byte, memory
 
 __all__ = [
     "ABSENT",
+    "SOCKET_SETTLE_S",
     "Drop",
     "FakeBackend",
     "FakeBackendProcess",

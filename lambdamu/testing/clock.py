@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, TypeVarTuple
+from typing import Final, TypeVar, TypeVarTuple
 
 import trio
 import trio.testing
@@ -12,15 +12,20 @@ Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
 
+SOCKET_SETTLE_S: Final = 0.01
+"""Real seconds in which even a busy kernel has carried bytes from one socket of this machine to another."""
+
+
 def virtual_clock(settle_s: float = 0.0) -> trio.testing.MockClock:
     """Return a clock that jumps once every task has been blocked for `settle_s` real seconds.
 
-    Zero is right for tasks alone and for sockets between tasks of one loop. What another thread or process does (the
-    look-up of a name) takes no virtual time, so the clock may jump over it: give `settle_s` more than it takes.
+    Zero is right for tasks alone and streams in memory. What goes on outside of the loop (bytes between sockets, the
+    look-up of a name in a thread) takes no virtual time, and the clock may jump over it: give `settle_s` more than it
+    takes, for sockets SOCKET_SETTLE_S.
     """
     return trio.testing.MockClock(autojump_threshold=settle_s)
 
 
-def run_virtual(async_fn: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
+def run_virtual(async_fn: Callable[[*Args], Awaitable[T]], *args: *Args, settle_s: float = 0.0) -> T:
     """Run `async_fn(*args)` in virtual time, from second 0, and return its result."""
-    return trio.run(async_fn, *args, clock=virtual_clock())
+    return trio.run(async_fn, *args, clock=virtual_clock(settle_s))

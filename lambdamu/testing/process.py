@@ -19,8 +19,8 @@ import attrs
 from lambdamu.testing.script import Script, fields_to_json
 from lambdamu.testing.stats import Stats
 
-_ANSWER_S: Final = 10.0
-"""A fresh interpreter on a busy machine has started by then; everything else takes milliseconds."""
+_START_S: Final = 30.0
+"""By then a fresh interpreter has started on the busiest machine."""
 _POLL_S: Final = 0.005
 
 
@@ -28,12 +28,12 @@ class FakeBackendProcess:
     """A FakeBackend in another process, started at once and ended by `close` or the end of `with`.
 
     Its calls block for milliseconds, also in async code. One that is not answered in `answer_s` raises TimeoutError
-    (the process is stopped), one that cannot be answered RuntimeError (it has died). `stats().asked_at` is in seconds of
-    `time.monotonic()`, which the processes of one machine share.
+    (the process is stopped), one that cannot be answered RuntimeError (it has died). `stats().asked_at` is in seconds
+    of `time.monotonic()`, which the processes of one machine share.
     """
 
     def __init__(
-        self, script: Script | None = None, *, host: str = "127.0.0.1", port: int = 0, answer_s: float = _ANSWER_S
+        self, script: Script | None = None, *, host: str = "127.0.0.1", port: int = 0, answer_s: float = 10.0
     ) -> None:
         command = [sys.executable, "-m", "lambdamu.testing.backend", "--host", host, "--port", str(port)]
         # A session of its own: Ctrl-C in a terminal is for the test, which then ends this process.
@@ -42,11 +42,13 @@ class FakeBackendProcess:
         )
         self._orders = cast(IO[bytes], self._process.stdin)
         self._answers = cast(IO[bytes], self._process.stdout)
-        self._answer_s = answer_s
+        self.answer_s = answer_s
         self._unread = b""
+        self._late = 0
+        """Answers that were not waited for to the end; they come first when the process goes on."""
         self._script = Script()
         try:
-            bound_host, bound_port = self._answer()["address"]
+            bound_host, bound_port = self._answer(_START_S)["address"]
             self._address = (str(bound_host), int(bound_port))
             if script is not None:
                 self.script(**attrs.asdict(script, recurse=False))
@@ -71,8 +73,9 @@ class FakeBackendProcess:
         return self._process.pid
 
     @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
+    def exit_code(self) -> int | None:
+        """None while it lives; negative: the signal that killed it."""
+        return self._process.poll()
 
     def script(self, **changes: Any) -> None:
         """Change fields of the script, from the next answer on; raise TypeError or ValueError on a bad one."""
@@ -110,13 +113,13 @@ class FakeBackendProcess:
 
     def close(self) -> None:
         """End it, by its id, whatever state it is in; again does nothing."""
-        if self.alive:
+        if self.exit_code is None:
             self.cont_signal()
         # An order that a dead process never took is lost with it.
         with suppress(BrokenPipeError):
             self._orders.close()
         try:
-            self._process.wait(self._answer_s)
+            self._process.wait(self.answer_s)
         except subprocess.TimeoutExpired:
             self.kill()
         self._answers.close()
@@ -127,13 +130,16 @@ class FakeBackendProcess:
             self._orders.flush()
         except BrokenPipeError as exc:
             raise RuntimeError("the backend process has died") from exc
-        answer = self._answer()
+        self._late += 1
+        while self._late:
+            answer = self._answer(self.answer_s)
+            self._late -= 1
         if "error" in answer:
             raise RuntimeError(f"the backend process refused: {answer['error']}")
         return answer
 
-    def _answer(self) -> dict[str, Any]:
-        end = time.monotonic() + self._answer_s
+    def _answer(self, within_s: float) -> dict[str, Any]:
+        end = time.monotonic() + within_s
         while b"\n" not in self._unread:
             self._unread += self._read_some(end - time.monotonic())
         line, self._unread = self._unread.split(b"\n", 1)

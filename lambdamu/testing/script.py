@@ -74,6 +74,10 @@ def _reset(value: str) -> Reset:
     return Reset(value)
 
 
+def _flag() -> Any:
+    return attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+
+
 def _packable(_script: Any, field: attrs.Attribute[Any], value: Any) -> None:
     if value is ABSENT:
         return
@@ -91,28 +95,30 @@ class Script:
     """What it says UserCount is: any value that MessagePack can carry, or ABSENT."""
     task: Any = attrs.field(default="Task", validator=_packable)
     """What it says TaskObject is, good or bad."""
-    delay_s: float = 0.0
+    delay_s: float = attrs.field(default=0.0, validator=attrs.validators.ge(0.0))
     """Each answer goes out so long after its question."""
     drop: Drop = attrs.field(default=Drop.NONE, converter=_drop)
-    double: bool = False
+    double: bool = _flag()
     """Each answer comes twice."""
-    garbage: bytes | None = None
+    garbage: bytes | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.instance_of(bytes))
+    )
     """These bytes come instead of the answers."""
     reset: Reset = attrs.field(default=Reset.NEVER, converter=_reset)
-    half: bool = False
+    half: bool = _flag()
     """Half of the bytes of the answer come, then nothing on this connection ever again."""
-    half_then_close: bool = False
-    close: bool = False
+    half_then_close: bool = _flag()
+    close: bool = _flag()
     """A connection is accepted and closed."""
-    one_batch: bool = False
+    one_batch: bool = _flag()
     """Both answers come in one batch; the one to Auth waits for the question UserCount."""
-    swapped: bool = False
+    swapped: bool = _flag()
     """The answer to UserCount comes first; the one to Auth waits for it."""
-    split: bool = False
+    split: bool = _flag()
     """Each byte is written alone."""
-    extra: bool = False
+    extra: bool = _flag()
     """A Value that nobody asked for comes before the answers."""
-    error: bool = False
+    error: bool = _flag()
     """Each question is answered by Error messages."""
 
     @property

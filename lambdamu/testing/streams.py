@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -132,7 +133,7 @@ class MemoryStream(trio.abc.HalfCloseableStream):
             await self._out.wait_room(self._check_may_send)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        if max_bytes is not None and max_bytes < 1:
+        if max_bytes is not None and operator.index(max_bytes) < 1:
             raise ValueError("max_bytes must be at least 1")
         if self._receiving:
             raise trio.BusyResourceError("another task is reading from this end")

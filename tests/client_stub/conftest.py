@@ -13,7 +13,7 @@ from lambdamu.address import Address
 from lambdamu.machine import LogicalMachine
 from lambdamu.messages import DO_SEND_SERVER, MASTER, SERVER, Command, Message
 from lambdamu.objects import NOTHING, LMObject, Peer, Reply
-from lambdamu.tcp_server import PortLimits, TCPServer, open_listeners
+from lambdamu.tcp_server import PortLimits, PortObserver, TCPServer, open_listeners
 from server_stub.backend import ServerOptions, serve
 from server_stub.faults import parse_fault
 
@@ -27,11 +27,13 @@ class Master(LMObject):
         super().__init__(MASTER, events={DO_SEND_SERVER: self._answer})
         self.says = list(says)
         self.asks: list[Message] = []
+        self.asked_at: list[float] = []
         self.asked = trio.Event()
         self.address = LOCAL
 
     def _answer(self, message: Message, now: float, peer: Peer) -> Reply:
         self.asks.append(message)
+        self.asked_at.append(now)
         self.asked.set()
         data = self.says[min(len(self.asks), len(self.says)) - 1]
         return NOTHING if data is None else [Message(MASTER, Command.VALUE, SERVER, data)]
@@ -60,11 +62,13 @@ class Backend:
 
 
 @asynccontextmanager
-async def _backend(fault: str | None = None, **options: Any) -> AsyncIterator[Backend]:
+async def _backend(
+    fault: str | None = None, *, observer: PortObserver | None = None, **options: Any
+) -> AsyncIterator[Backend]:
     stop = trio.Event()
     given = ServerOptions(LOCAL, fault=parse_fault(fault) if fault else None, **options)
     async with trio.open_nursery() as nursery:
-        [address] = await nursery.start(serve, given, open_listeners(LOCAL), stop)
+        [address] = await nursery.start(serve, given, open_listeners(LOCAL), stop, observer)
         yield Backend(address, stop)
         nursery.cancel_scope.cancel()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import trio
 import trio.testing
 
 from client_stub.client import ClientOptions, run_client
-from client_stub.show import put_json
 from lambdamu.address import Address
 
 Capture = pytest.CaptureFixture[str]
@@ -116,14 +114,12 @@ async def test_a_backend_that_is_not_there_fails_and_is_named(master: Any, nobod
     assert shown.err == f"lambdamu client: backend {nobody}: Connection refused\n"
 
 
-async def test_a_backend_that_ends_the_stay_fails_after_its_task_was_shown(
-    master: Any, backend: Any, capsys: Capture
-) -> None:
+async def test_what_ends_a_stay_adds_nothing_to_what_was_shown(master: Any, backend: Any, capsys: Capture) -> None:
     async with backend() as stub, master(to=(stub.address,)) as asked, trio.open_nursery() as nursery:
         codes: list[int] = []
 
         async def stay() -> None:
-            codes.append(await run_client(ClientOptions((asked.address,), hold=float("inf"))))
+            codes.append(await run_client(ClientOptions((asked.address,), json=True, hold=float("inf"))))
 
         nursery.start_soon(stay)
         shown = ""
@@ -131,7 +127,7 @@ async def test_a_backend_that_ends_the_stay_fails_after_its_task_was_shown(
             await trio.lowlevel.checkpoint()
             shown = capsys.readouterr().out
         stub.stop.set()
-    assert (codes, shown) == ([1], f"{stub.address} Task-1\n")
+    assert (codes, json.loads(shown)["task"]) == ([1], "Task-1")
     last = capsys.readouterr()
     assert (last.out, last.err) == ("", f"lambdamu client: backend {stub.address}: has closed the connection\n")
 
@@ -153,27 +149,6 @@ async def test_a_signal_ends_it_with_one_object_all_the_same(
     assert codes == [1]
     assert json.loads(shown.out)["result"] == "Failed"
     assert shown.err == "lambdamu client: stopped by a signal\n"
-
-
-async def test_letters_that_the_output_lacks_are_shown_by_number(
-    master: Any, backend: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read, write = _pipe(monkeypatch, encoding="ascii")
-    async with backend("hang-auth") as stub, master(to=(stub.address,)) as asked:
-        await run_client(ClientOptions((asked.address,), timeout_s=0.001))
-    put_json({"task": "Задача"})
-    write.close()
-    with read:
-        assert json.loads(read.read()) == {"task": "Задача"}
-
-
-def _pipe(monkeypatch: pytest.MonkeyPatch, encoding: str) -> tuple[Any, Any]:
-    import os
-
-    reader, writer = os.pipe()
-    write = os.fdopen(writer, "w", encoding=encoding)
-    monkeypatch.setattr(sys, "stdout", write)
-    return os.fdopen(reader), write
 
 
 @pytest.mark.parametrize(

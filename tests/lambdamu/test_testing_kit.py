@@ -1,15 +1,10 @@
-"""The testing kit itself: virtual time, streams in memory, and the fake backend inside this process."""
+"""The testing kit itself: virtual time, streams in memory, and what a fake backend says."""
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import random
-import resource
-import socket
-import struct
-from functools import partial
 from typing import Any
 
 import msgpack
@@ -21,11 +16,10 @@ from lambdamu.datapack import encode
 from lambdamu.messages import Message
 from lambdamu.testing import (
     ABSENT,
+    SOCKET_SETTLE_S,
     FakeBackend,
-    FakeFleet,
     MemoryStream,
     Script,
-    Stats,
     at_random,
     every_byte,
     memory_pair,
@@ -42,19 +36,19 @@ TASK_ANSWER = encode([Message("Auth", "Value", "TaskObject", "Task")])
 COUNT_ANSWER = encode([Message("System", "Value", "UserCount", 10)])
 BOTH_ANSWERS = TASK_ANSWER + COUNT_ANSWER
 SILENCE_S = 60.0
-RST = struct.pack("ii", 1, 0)
 
 
 @pytest.fixture
 def clock() -> MockClock:
-    return virtual_clock()
+    return virtual_clock(SOCKET_SETTLE_S)
 
 
-async def read(stream: trio.abc.ReceiveStream) -> tuple[bytes, str]:
-    """Return all that comes, and how it ends: closed, reset, or silence."""
+async def exchange(stream: trio.abc.Stream, question: bytes = b"") -> tuple[bytes, str]:
+    """Send `question`; return all that comes, and how it ends: closed, reset, or silence."""
     data = b""
     with trio.move_on_after(SILENCE_S):
         try:
+            await stream.send_all(question)
             while some := await stream.receive_some():
                 data += some
         except trio.BrokenResourceError:
@@ -65,8 +59,7 @@ async def read(stream: trio.abc.ReceiveStream) -> tuple[bytes, str]:
 
 async def ask(backend: FakeBackend, question: bytes = AUTH + COUNT) -> tuple[bytes, str]:
     async with await trio.open_tcp_stream(*backend.address) as stream:
-        await stream.send_all(question)
-        return await read(stream)
+        return await exchange(stream, question)
 
 
 # Virtual time
@@ -88,10 +81,8 @@ async def test_a_fixture_puts_a_test_in_virtual_time(clock: MockClock) -> None:
 
 # Streams
 
-CUTS = {"whole": whole, "every byte": every_byte, "at random": at_random(random.Random(7))}
 
-
-@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS.keys())
+@pytest.mark.parametrize("cut", [whole, at_random(random.Random(7))], ids=["whole", "cut"])
 async def test_an_end_of_a_pair_does_all_that_trio_asks_of_a_stream(cut: Cut) -> None:
     async def pair() -> tuple[MemoryStream, MemoryStream]:
         return memory_pair(cut=cut)
@@ -125,7 +116,8 @@ async def test_a_reset_loses_what_was_under_way_and_breaks_both_ways() -> None:
     near, far = memory_pair()
     await near.send_all(b"lost")
     near.reset()
-    assert await read(far) == (b"", "reset")
+    with pytest.raises(trio.BrokenResourceError):
+        await far.receive_some()
     with pytest.raises(trio.BrokenResourceError):
         await far.send_all(b"x")
     with pytest.raises(trio.ClosedResourceError):
@@ -193,14 +185,80 @@ async def test_a_fake_says_what_its_script_says(clock: MockClock, script: Script
 
 async def test_a_fake_that_closes_what_it_accepted_says_nothing(clock: MockClock) -> None:
     async with FakeBackend(Script(close=True)) as backend:
-        stream = await trio.open_tcp_stream(*backend.address)
-        assert await read(stream) == (b"", "closed")
-        await stream.aclose()
+        assert await ask(backend, b"") == (b"", "closed")
 
 
 @pytest.mark.parametrize("script", [script for script, _, _ in SAYS.values()], ids=SAYS.keys())
 def test_a_script_survives_json(script: Script) -> None:
     fields = {name: getattr(script, name) for name in Script.__match_args__}
-    assert repr(fields_from_json(json.loads(json.dumps(fields_to_json(fields))))) == repr(
+    assert repr(fields_from_json(json.loads(json.dumps(fields_to_json(fields), allow_nan=False)))) == repr(
         {name: str(value) if name in ("drop", "reset") else value for name, value in fields.items()}
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"users": {1}}, ValueError),
+        ({"task": 2**64}, ValueError),
+        ({"drop": "some"}, ValueError),
+        ({"reset": "now"}, ValueError),
+        ({"delay_s": -1.0}, ValueError),
+        ({"delay_s": math.nan}, ValueError),
+        ({"garbage": "text"}, TypeError),
+        ({"half": "no"}, TypeError),
+        ({"nonsense": 1}, TypeError),
+    ],
+)
+def test_a_script_that_cannot_be_played_is_refused(changes: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        FakeBackend().script(**changes)
+
+
+async def test_an_answer_that_must_not_be_the_first_waits_for_the_other_question(clock: MockClock) -> None:
+    async with FakeBackend(Script(swapped=True)) as backend, await trio.open_tcp_stream(*backend.address) as stream:
+        assert await exchange(stream, AUTH) == (b"", "silence")
+        assert await exchange(stream, COUNT) == (COUNT_ANSWER + TASK_ANSWER, "silence")
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 1.0])
+async def test_after_half_an_answer_the_connection_is_silent_and_a_new_one_is_not(
+    clock: MockClock, delay_s: float
+) -> None:
+    async with FakeBackend(Script(half=True, delay_s=delay_s)) as backend:
+        async with await trio.open_tcp_stream(*backend.address) as stream:
+            await stream.send_all(COUNT)
+            await trio.sleep(delay_s / 2)
+            await stream.send_all(COUNT)
+            assert await stream.receive_some() == COUNT_ANSWER[: len(COUNT_ANSWER) // 2]
+            backend.script(half=False)
+            assert await exchange(stream, COUNT) == (b"", "silence")
+        assert await ask(backend) == (BOTH_ANSWERS, "silence")
+
+
+async def test_a_question_in_single_bytes_is_answered_once(clock: MockClock) -> None:
+    async with FakeBackend() as backend, await trio.open_tcp_stream(*backend.address) as stream:
+        for byte in every_byte(AUTH + COUNT):
+            await stream.send_all(byte)
+        assert await exchange(stream) == (BOTH_ANSWERS, "silence")
+
+
+async def test_each_answer_comes_so_long_after_its_question(clock: MockClock) -> None:
+    async with FakeBackend(Script(delay_s=4.0)) as backend, await trio.open_tcp_stream(*backend.address) as stream:
+        start = trio.current_time()
+        for pause_s in (1.0, 0.0):
+            await stream.send_all(COUNT)
+            await trio.sleep(pause_s)
+        came_s = []
+        for _ in range(2):
+            assert await stream.receive_some() == COUNT_ANSWER
+            came_s.append(trio.current_time() - start)
+        assert came_s == [4.0, 5.0]
+
+
+async def test_a_change_of_the_script_holds_from_the_next_answer_on(clock: MockClock) -> None:
+    async with FakeBackend() as backend, await trio.open_tcp_stream(*backend.address) as stream:
+        for users in (10, 11, "many"):
+            backend.script(users=users)
+            await stream.send_all(COUNT)
+            assert await stream.receive_some() == count_answer(users)

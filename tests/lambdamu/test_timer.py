@@ -7,7 +7,7 @@ import random
 
 import pytest
 import trio
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lambdamu.testing import run_virtual
@@ -56,6 +56,7 @@ def test_the_first_tick_comes_when_it_was_asked_for() -> None:
     assert run_virtual(first_two) == [0.5, 2.5]
 
 
+@settings(deadline=None)
 @given(st.integers(0, 1000), st.floats(0.0, 0.4), st.floats(0.01, 3600.0))
 def test_jitter_has_a_bound_and_does_not_add_up(seed: int, jitter: float, period_s: float) -> None:
     seen = run_virtual(ticks, [0.0] * 100, period_s, jitter, seed)
@@ -69,6 +70,7 @@ def test_timers_of_one_period_do_not_stay_in_step() -> None:
     assert len({ticks_of_one[-1][0] for ticks_of_one in seen}) == 20
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.0, 5.0), max_size=30), st.integers(0, 1000), st.floats(0.0, 0.4))
 def test_ticks_are_on_time_or_come_as_soon_as_the_work_is_done(work_s: list[float], seed: int, jitter: float) -> None:
     seen = run_virtual(ticks, work_s, 1.0, jitter, seed)
@@ -79,6 +81,7 @@ def test_ticks_are_on_time_or_come_as_soon_as_the_work_is_done(work_s: list[floa
 
 
 @example(work_s=[0.0, 2.0, 0.0], seed=467, jitter=0.25)
+@settings(deadline=None)
 @given(st.lists(st.floats(0.0, 5.0) | st.just(0.0), max_size=30), st.integers(0, 1000), st.floats(0.0, 0.4))
 def test_two_ticks_never_come_at_once(work_s: list[float], seed: int, jitter: float) -> None:
     came = [came for _, came in run_virtual(ticks, work_s, 1.0, jitter, seed)]

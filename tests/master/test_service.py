@@ -148,7 +148,7 @@ def test_all_keys_at_their_limits_are_read() -> None:
         "Pass": "p" * 512,
         "Away": True,
         "Leave": False,
-        "Failed": [{"IP": "10.0.0.1", "Port": 9001, "Why": "refused"}, {"IP": b"::1", "Port": 1}],
+        "Failed": [{"IP": "10.0.0.1", "Port": 9001, "Why": "refused"}, {"IP": b"::1", "Port": 1, "Why": None}],
         "Want": ["Name"],
         "More": {"x": 1},
     }

@@ -92,11 +92,12 @@ class Process:
     def __init__(self, **options: Any) -> None:
         self.options = ServerOptions(**{"listen": ANY_PORT, **options})
         self.said: list[str] = []
+        self.complaints: list[str] = []
         self.listening = trio.Event()
         self.exit_code: int | None = None
 
     async def run(self) -> None:
-        self.exit_code = await run_server(self.options, say=self._say)
+        self.exit_code = await run_server(self.options, say=self._say, complain=self.complaints.append)
 
     def _say(self, text: str) -> None:
         self.said.append(text)
@@ -162,14 +163,15 @@ async def test_a_port_that_is_taken_is_one_line_and_a_failure() -> None:
         process = Process(listen=address)
         await process.run()
     assert process.exit_code == 1
-    assert process.said == [f"lambdamu server: cannot listen on {address}: Address already in use"]
+    assert process.said == []
+    assert process.complaints == [f"lambdamu server: cannot listen on {address}: Address already in use"]
 
 
 async def test_a_host_that_is_not_ours_is_one_line_and_a_failure() -> None:
     process = Process(listen=Address("192.0.2.1", 0))
     await process.run()
     assert process.exit_code == 1
-    assert [line.isprintable() for line in process.said] == [True]
+    assert [line.isprintable() for line in process.complaints] == [True]
 
 
 @pytest.mark.parametrize("wrong", [{"users": -1}, {"users": 2**53}, {"capacity": -1}])

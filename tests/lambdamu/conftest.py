@@ -1,0 +1,268 @@
+"""A port under test, and who stands around it: a handler to order, an observer that keeps count, peers that speak.
+
+Nothing here knows how the port is built. A second implementation runs through the same tests as one more `port_class`.
+"""
+
+from __future__ import annotations
+
+import functools
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import msgpack
+import pytest
+import trio
+import trio.lowlevel
+from trio.testing import MockClock
+
+from lambdamu.address import Address
+from lambdamu.machine import LogicalMachine
+from lambdamu.messages import Code, Message, error
+from lambdamu.objects import NOTHING, Later, LMObject, Peer, Reply
+from lambdamu.port import Ending, PortLimits, PortObserver
+from lambdamu.tcp_server import TCPServer, open_listeners
+from lambdamu.testing import MemoryStream, memory_pair, whole
+from lambdamu.testing.streams import Cut
+
+
+def patience_s() -> float:
+    """Return how long a test waits before it has failed: longer than anything lasts, in either kind of time."""
+    return 3000.0 if isinstance(trio.lowlevel.current_clock(), MockClock) else 30.0
+
+
+def reset(sock: Any) -> None:
+    """Close a socket by a reset."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+@pytest.fixture(params=[TCPServer])
+def port_class(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def make_port(port_class: Any) -> Callable[..., Port]:
+    """Make a port of given limits."""
+    return functools.partial(Port, port_class)
+
+
+class Desk(LogicalMachine):
+    """The handler of the tests. Its one object does as the names of its properties and events say."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        super().__init__("desk")
+        self.asked: list[Any] = []
+        """The Data of all that was handled."""
+        self.given_up: list[Any] = []
+        """The Data of each owed answer that nobody waits for any more, as often as it was said."""
+        self.peers: list[Peer] = []
+        self.gone: list[Peer] = []
+        self._owed: dict[Any, Later] = {}
+        self._changed = changed
+        self.add(
+            LMObject(
+                "Desk",
+                gettable={"Echo": self._echo, "Long": self._long, "Number": self._number},
+                settable={"Note": self._note},
+                events={
+                    "Owe": functools.partial(self._owe, fin_cancels=False),
+                    "Hold": functools.partial(self._owe, fin_cancels=True),
+                    "OweNothing": self._owe_nothing,
+                    "Fail": self._fail,
+                    "Unpackable": self._unpackable,
+                },
+            )
+        )
+
+    def handle(self, message: Message, now: float, peer: Peer) -> Reply:
+        self.asked.append(message.data)
+        if peer not in self.peers:
+            self.peers.append(peer)
+        self._changed()
+        return super().handle(message, now, peer)
+
+    def disconnected(self, peer: Peer) -> None:
+        self.gone.append(peer)
+
+    def owes(self, data: Any) -> bool:
+        return data in self._owed
+
+    def pay(self, data: Any) -> bool:
+        """Give the answer owed for `data`; return whether anybody waited for it."""
+        return self._owed.pop(data).answer([Message("Desk", "Value", "Owe", data)])
+
+    def _owe(self, message: Message, now: float, peer: Peer, *, fin_cancels: bool) -> Later:
+        later = Later(cancelled=functools.partial(self._gave_up, message.data), fin_cancels=fin_cancels)
+        self._owed[message.data] = later
+        return later
+
+    def _gave_up(self, data: Any) -> None:
+        self.given_up.append(data)
+        self._changed()
+
+    def _owe_nothing(self, message: Message, now: float, peer: Peer) -> Later:
+        later = Later()
+        later.answer([Message("Desk", "Value", "OweNothing", message.data)])
+        return later
+
+    def _echo(self, message: Message, now: float, peer: Peer) -> Sequence[Message]:
+        return [Message("Desk", "Value", "Echo", message.data)]
+
+    def _long(self, message: Message, now: float, peer: Peer) -> Sequence[Message]:
+        return [Message("Desk", "Value", "Long", "x" * message.data)]
+
+    def _number(self, message: Message, now: float, peer: Peer) -> Sequence[Message]:
+        if type(message.data) is not int:
+            return [error(message, Code.BAD_DATA, "a number is an int")]
+        return self._echo(message, now, peer)
+
+    def _note(self, message: Message, now: float, peer: Peer) -> Sequence[Message]:
+        return NOTHING
+
+    def _fail(self, message: Message, now: float, peer: Peer) -> Sequence[Message]:
+        raise ZeroDivisionError
+
+    def _unpackable(self, message: Message, now: float, peer: Peer) -> Sequence[Message]:
+        return [Message("Desk", "Value", "Unpackable", object())]
+
+
+class Ledger(PortObserver):
+    """The observer of the tests."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self.open = 0
+        self.open_most = 0
+        self.endings: list[Ending] = []
+        self.ended_at: list[float] = []
+        self.refusals = 0
+        self.codes: list[str] = []
+        self.shortages: list[float] = []
+        self._changed = changed
+
+    def opened(self) -> None:
+        self.open += 1
+        self.open_most = max(self.open_most, self.open)
+        self._changed()
+
+    def ended(self, how: Ending) -> None:
+        self.open -= 1
+        assert self.open >= 0
+        self.endings.append(how)
+        self.ended_at.append(trio.current_time())
+        self._changed()
+
+    def refused(self) -> None:
+        self.refusals += 1
+        self._changed()
+
+    def broke_protocol(self, code: str) -> None:
+        self.codes.append(code)
+
+    def cannot_accept(self, error: OSError) -> None:
+        self.shortages.append(trio.current_time())
+
+
+class Speaker:
+    """A peer of the port: the other end of one connection."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self._unpacker = msgpack.Unpacker()
+
+    async def send(self, data: bytes) -> None:
+        with trio.fail_after(patience_s()):
+            await self.stream.send_all(data)
+
+    async def send_while_taken(self, data: bytes) -> None:
+        """Send as much as the port takes before it ends the connection."""
+        with suppress(trio.BrokenResourceError):
+            await self.send(data)
+
+    async def finish(self) -> None:
+        """Half-close."""
+        await self.stream.send_eof()
+
+    def reset(self) -> None:
+        if isinstance(self.stream, MemoryStream):
+            self.stream.reset()
+        else:
+            reset(self.stream.socket)
+
+    async def batch(self) -> list[dict[str, Any]]:
+        """Return the next batch."""
+        with trio.fail_after(patience_s()):
+            while (batch := next(self._unpacker, None)) is None:
+                data = await self.stream.receive_some()
+                assert data, "the connection ended where an answer was due"
+                self._unpacker.feed(data)
+        return batch
+
+    async def data(self) -> list[Any]:
+        """Return the Data of each message of the next batch."""
+        return [message.get("Data") for message in await self.batch()]
+
+    async def rest(self) -> bytes:
+        """Return all bytes up to the end of the connection, which is no reset."""
+        received = bytearray()
+        with trio.fail_after(patience_s()):
+            while data := await self.stream.receive_some():
+                received += data
+        return bytes(received)
+
+    async def last_data(self) -> list[list[Any]]:
+        """Return the Data of each message of all batches up to the end of the connection."""
+        self._unpacker.feed(await self.rest())
+        return [[message.get("Data") for message in batch] for batch in self._unpacker]
+
+
+class Port:
+    """A port with its handler and its observer; over streams in memory by `meet`, over sockets by `listening`."""
+
+    def __init__(self, port_class: Any, **limits: Any) -> None:
+        self._changed = trio.lowlevel.ParkingLot()
+        self.desk = Desk(self._changed.unpark_all)
+        self.ledger = Ledger(self._changed.unpark_all)
+        self.server = port_class(self.desk, PortLimits(**limits), observer=self.ledger)
+        self._speakers: list[Speaker] = []
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until `holds()`, which is looked at whenever something happens at the port."""
+        with trio.fail_after(patience_s()):
+            await trio.lowlevel.checkpoint()
+            while not holds():
+                await self._changed.park()
+
+    async def over(self) -> None:
+        """Wait until no connection is open."""
+        await self.until(lambda: self.ledger.open == 0)
+
+    def meet(self, nursery: trio.Nursery, *, cut: Cut = whole, window_bytes: int = 65536) -> Speaker:
+        """Begin a connection in memory; what the peer writes comes `cut`."""
+        here, there = memory_pair(cut=cut, window_bytes=window_bytes)
+        nursery.start_soon(self.server.serve_stream, there, Peer("192.0.2.7", 4711))
+        return Speaker(here)
+
+    @asynccontextmanager
+    async def listening(self, host: str = "127.0.0.1") -> AsyncIterator[Address]:
+        """Serve on a free port; at the end hang all peers up and stop."""
+        async with trio.open_nursery() as nursery:
+            [address] = await nursery.start(self.server.serve, open_listeners(Address(host, 0)))
+            try:
+                yield address
+            finally:
+                for speaker in self._speakers:
+                    speaker.stream.socket.close()
+            self.server.stop()
+            with trio.fail_after(patience_s()):
+                await self.over()
+        assert self.server.connections == self.ledger.open == 0
+
+    async def connect(self, address: Address) -> Speaker:
+        """Return a peer that is connected, and is hung up at the end of `listening`."""
+        speaker = Speaker(await trio.open_tcp_stream(address.host, address.port))
+        self._speakers.append(speaker)
+        return speaker

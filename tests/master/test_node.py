@@ -1,0 +1,166 @@
+"""The main logical machine put together: real sockets, one process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+import trio
+from prometheus_client import CollectorRegistry
+
+from lambdamu.address import Address
+from lambdamu.datapack import Decoder, encode
+from lambdamu.errors import LinkError
+from lambdamu.messages import Message
+from lambdamu.tcp_server import PortLimits, open_listeners
+from lambdamu.testing import FakeBackend, Script
+from master.config import BackendConfig, Config, MasterPolicy, ProbePolicy
+from master.core.pool import State
+from master.metrics import Metrics
+from master.node import Node, Observer
+from master.process import fit_descriptors
+
+LOCAL = Address("127.0.0.1", 0)
+QUICK = ProbePolicy(interval_s=0.05, timeout_s=0.05, stale_after_s=60.0)
+
+
+def capturing_log() -> tuple[Any, structlog.testing.LogCapture]:
+    capture = structlog.testing.LogCapture()
+    return structlog.wrap_logger(None, processors=[capture]), capture
+
+
+@asynccontextmanager
+async def running(*backends: FakeBackend, **config: Any) -> AsyncIterator[tuple[Node, Address]]:
+    members = tuple(BackendConfig(f"b{i}", *backend.address) for i, backend in enumerate(backends))
+    settings = Config(MasterPolicy(listen=LOCAL), probe=QUICK, backends=members, **config)
+    node = Node(settings, rng=random.Random(1), log=capturing_log()[0])
+    async with trio.open_nursery() as nursery:
+        (address,) = await nursery.start(node.run, open_listeners(LOCAL))
+        with trio.fail_after(10):
+            while not all(member.state(trio.current_time()) is State.READY for member in node.pool):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        yield node, address
+        node.stop()
+        await node.finished.wait()
+
+
+async def say(address: Address, *messages: Message) -> list[Message]:
+    """Send one batch on a connection of its own and return the answer."""
+    async with await trio.open_tcp_stream(address.host, address.port) as stream:
+        await stream.send_all(encode(messages))
+        return next(Decoder().feed(bytes(await stream.receive_some(65536))))
+
+
+def sample(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    return registry.get_sample_value(name, labels)
+
+
+async def test_asks_connections_and_probes_are_counted_exactly() -> None:
+    async with FakeBackend(Script(users=7)) as backend, running(backend) as (node, address):
+        registry = node.metrics.registry
+        for _ in range(5):
+            (answer,) = await say(address, Message("Master", "Event", "DoSendServer"))
+            assert answer.data["Data"] == {"IP": "127.0.0.1", "Port": backend.address[1]}
+        (error,) = await say(address, Message("Nobody", "Get", "Name"))
+        assert error.data["Code"] == "UnknownObject"
+        async with await trio.open_tcp_stream(address.host, address.port) as stream:
+            await stream.send_all(b"\xc1")
+            await stream.receive_some(100)
+            assert sample(registry, "lambdamu_protocol_errors_total", code="NotMessagePack") == 1
+        with trio.fail_after(5):
+            while sample(registry, "lambdamu_connections"):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert sample(registry, "lambdamu_asks_total", result="OK") == 5
+        assert sample(registry, "lambdamu_asks_total", result="NoServer") == 0
+        assert sample(registry, "lambdamu_connections_limit") == 10000
+        ended = {how: sample(registry, "lambdamu_connections_ended_total", how=how) for how in ("left", "protocol")}
+        assert ended == {"left": 6, "protocol": 1}
+        assert (sample(registry, "lambdamu_probes_total", backend="b0") or 0) >= 1
+        assert sample(registry, "lambdamu_probe_failures_total", backend="b0") == 0
+        assert sample(registry, "lambdamu_backend_ready", backend="b0") == 1
+        assert sample(registry, "lambdamu_backend_users", backend="b0") == 12
+        assert sample(registry, "lambdamu_backend_reservations", backend="b0") == 5
+        assert (sample(registry, "lambdamu_choice_entries") or 0) >= 1
+
+
+async def test_one_too_many_is_counted_and_told() -> None:
+    async with running(limits=PortLimits(connections=1)) as (node, address):  # noqa: SIM117
+        async with await trio.open_tcp_stream(address.host, address.port) as first:
+            await first.send_all(encode([Message("Master", "Event", "DoSendServer")]))
+            await first.receive_some(100)
+            (refusal,) = await say(address, Message("Master", "Event", "DoSendServer"))
+            assert refusal.data["Code"] == "Limit"
+            assert sample(node.metrics.registry, "lambdamu_connections_refused_total") == 1
+            assert sample(node.metrics.registry, "lambdamu_connections") == 1
+
+
+async def test_every_series_is_there_before_anything_happens() -> None:
+    metrics = Metrics(["b0"], 5)
+    for name, labels in (
+        ("lambdamu_probes_total", {"backend": "b0"}),
+        ("lambdamu_probe_failures_total", {"backend": "b0"}),
+        ("lambdamu_probe_faults_total", {"why": "refused"}),
+        ("lambdamu_asks_total", {"result": "Wait"}),
+        ("lambdamu_connections_ended_total", {"how": "reset"}),
+    ):
+        assert sample(metrics.registry, name, **labels) == 0
+    metrics.probed("b0", LinkError("refused", "it refused"))
+    assert sample(metrics.registry, "lambdamu_probe_faults_total", why="refused") == 1
+    assert sample(Metrics(["b0"], 5).registry, "lambdamu_probe_faults_total", why="refused") == 0
+
+
+async def test_two_masters_in_one_process_do_not_meet() -> None:
+    async with FakeBackend() as backend, running(backend) as (first, address), running(backend) as (second, _):
+        await say(address, Message("Master", "Event", "DoSendServer"))
+        assert sample(first.metrics.registry, "lambdamu_asks_total", result="OK") == 1
+        assert sample(second.metrics.registry, "lambdamu_asks_total", result="OK") == 0
+
+
+async def test_a_restless_backend_is_logged_now_and_then_and_its_last_change_always(autojump_clock: object) -> None:
+    log, capture = capturing_log()
+    observer = Observer(Metrics(["b0"], 5), log)
+    refused = LinkError("refused", "it refused")
+    for i in range(1001):
+        observer.became("b0", State.DOWN if i % 2 == 0 else State.READY, refused if i % 2 == 0 else None)
+        await trio.sleep(0.1)
+        observer.say_rest(trio.current_time())
+    await trio.sleep(20)
+    observer.say_rest(trio.current_time())
+    observer.say_rest(trio.current_time())
+    assert 6 < len(capture.entries) < 20
+    assert capture.entries[-1]["event"] == "backend_down"
+    assert len(capture.entries) + sum(entry["left_out"] for entry in capture.entries) >= 1001
+
+
+async def test_whether_anybody_lives_is_logged_on_a_change_and_once_a_minute_while_nobody_does(
+    autojump_clock: object,
+) -> None:
+    log, capture = capturing_log()
+    config = Config(MasterPolicy(listen=LOCAL), backends=(BackendConfig("b0", "127.0.0.1", 1),))
+    node = Node(config, rng=random.Random(1), log=log)
+    rng = random.Random(1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node._log_whether_anybody_lives)
+        await trio.sleep(600)
+        assert 10 <= len(capture.entries) <= 11
+        assert {entry["event"] for entry in capture.entries} == {"no_live_backend"}
+        for _ in range(60):
+            now = trio.current_time()
+            node.pool.record_report(now, rng, "b0", 0, now, ("127.0.0.1", 1))
+            await trio.sleep(1)
+        await trio.sleep(30)
+        assert [entry["event"] for entry in capture.entries][-2:] == ["live_backend", "no_live_backend"]
+        nursery.cancel_scope.cancel()
+
+
+def test_where_descriptors_are_few_connections_are_fewer_and_probes_keep_theirs() -> None:
+    log, capture = capturing_log()
+    backends = tuple(BackendConfig(f"b{i}", "127.0.0.1", i + 1) for i in range(10))
+    few = fit_descriptors(Config(limits=PortLimits(connections=10**6), backends=backends), log)
+    assert few.limits.connections < 10**6
+    assert capture.entries[0]["event"] == "few_descriptors"
+    enough = Config(limits=PortLimits(connections=5), backends=backends)
+    assert fit_descriptors(enough, log) is enough
