@@ -74,15 +74,19 @@ def read_task(batch: Batch) -> str | Failure | None:
 
 
 def explain(answer: Answer) -> str:
-    """Return in one line what a master said that named no backend."""
+    """Return in one line what a master said that named no backend, and when to ask again."""
+    after_s = answer.data.get("RetryAfter")
+    again = f"; ask again in {after_s:.1f} s" if type(after_s) in (int, float) else ""
+    return explain_refusal(answer) + again
+
+
+def explain_refusal(answer: Answer) -> str:
+    """Return in one line what a master said that named no backend: the same for all who were told the same."""
     text = f"it answered {answer.result}"
     if reason := as_text(answer.data.get("Reason")):
         text += f", {reason}"
     if said := as_text(answer.data.get("Text")):
         text += f": {said}"
-    after_s = answer.data.get("RetryAfter")
-    if type(after_s) in (int, float):
-        text += f"; ask again in {after_s:.1f} s"
     return _line(text)
 
 

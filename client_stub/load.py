@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from client_stub.answers import Failure, explain
+from client_stub.answers import Failure, explain_refusal
 from client_stub.caller import Caller, Login, ask_any
 from client_stub.options import ClientOptions
 from client_stub.tally import Tally
@@ -103,7 +103,7 @@ class Load:
         master, answer = asked
         self.tally.answer_s.append(trio.current_time() - began)
         if answer.endpoint is None:
-            self.tally.turned_away(f"master {master}: {explain(answer)}")
+            self.tally.turned_away(f"master {master}: {explain_refusal(answer)}")
         return answer.endpoint
 
 

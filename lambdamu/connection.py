@@ -22,6 +22,8 @@ _BATCHES_A_TURN: Final = 16
 _LAST_CALL_S: Final = 0.1
 """At a stop, a question that is on its way is still answered when it comes within this time. It begins anew for each
 connection when it next waits for its peer: what a busy server has not read yet was asked in time."""
+_REST_S: Final = 1.0
+"""At a stop, the rest of a question that has begun is waited for so long at most."""
 _LINGER_S: Final = 0.5
 _LINGER_BYTES: Final = 262144
 """A socket closed with bytes unread resets the connection, and the peer may lose our last message. So they are read
@@ -106,7 +108,8 @@ class Connection:
         if self._server.stopped_at is not None:
             self._last_call = min(self._last_call, trio.current_time() + _LAST_CALL_S)
         if self._decoder.pending:
-            return min(self._batch_began, self._last_call) + self._limits.message_s, Ending.MESSAGE_DEADLINE
+            due = min(self._batch_began + self._limits.message_s, self._last_call + _REST_S)
+            return due, Ending.MESSAGE_DEADLINE
         if self._server.stopped_at is not None:
             return self._last_call, Ending.STOPPED
         return self._active_at + self._limits.idle_s, Ending.IDLE

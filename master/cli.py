@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -58,10 +60,12 @@ def cli() -> None:
 @click.option("--config", "path", required=True, metavar="FILE", help="The configuration, a TOML file.")
 def master(path: str) -> int:
     """Run a master until SIGTERM or Ctrl-C. The log goes to standard error, as JSON unless that is a terminal."""
-    from master.log import make_logger  # noqa: PLC0415 - other commands start faster without it
+    from master.log import make_logger, standard_error  # noqa: PLC0415 - other commands start faster without it
     from master.process import run_master  # noqa: PLC0415
 
-    return trio.run(run_master, _load(path), make_logger())
+    sink = standard_error()
+    log = make_logger(sink, json=sys.stderr is None or not sys.stderr.isatty())
+    return trio.run(run_master, _load(path), log, sink)
 
 
 @cli.command(epilog="\b\nExample:\n  lambdamu check pool.toml")
@@ -169,12 +173,38 @@ def _load(path: str) -> Config:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; end the process with its exit code."""
     try:
-        code = cli.main(arguments, standalone_mode=False)
+        code = _run(arguments)
+        sys.stdout.flush()
+    except OSError as exc:
+        # What is left in the buffer cannot be written either; without this the interpreter would try, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if exc.errno != errno.EPIPE:  # a reader that has read enough, such as `head`, is no failure to tell of
+            click.echo(f"lambdamu: {exc.strerror or exc}", err=True)
+        code = 1
+    sys.exit(code)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        return cli.main(arguments, standalone_mode=False) or 0
     except click.ClickException as exc:
         exc.show()
-        sys.exit(exc.exit_code)
+        return exc.exit_code
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(1)
-    except BrokenPipeError:
-        sys.exit(1)
-    sys.exit(code or 0)
+        return 1
+    except BaseExceptionGroup as group:
+        # What ends a program on purpose comes out of a nursery in a group. All else in it is a bug: let it be seen.
+        ends, bugs = group.split((KeyboardInterrupt, SystemExit, OSError))
+        if bugs is not None or ends is None:
+            raise
+        failed = ends.subgroup(OSError)
+        if failed is not None:
+            raise _first(failed) from None
+        return 1
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    exc: BaseException = group
+    while isinstance(exc, BaseExceptionGroup):
+        exc = exc.exceptions[0]
+    return exc

@@ -26,6 +26,7 @@ from rich.table import Table
 
 from lambdamu.address import Address
 from lambdamu.datapack import encode
+from lambdamu.errors import LinkError
 from lambdamu.messages import DO_SEND_SERVER, MASTER, Command, Message, Result
 from lambdamu.resolver import Resolver
 from lambdamu.tcp_client import TCPClient
@@ -156,11 +157,13 @@ async def run_demo(seconds: float, backends: int) -> int:
     demo: Demo | None = None
     with tempfile.TemporaryDirectory(prefix="lambdamu-demo-") as folder:
         try:
-            async with trio.open_nursery() as nursery:
-                demo = await _set_up(Stage(nursery, Path(folder)), backends, console)
-                await _play(demo, seconds, console)
-                nursery.cancel_scope.cancel()
-        except* DemoError as group:
+            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_stop_at_signal, signals, nursery.cancel_scope, failures)
+                    demo = await _set_up(Stage(nursery, Path(folder)), backends, console)
+                    await _play(demo, seconds, console)
+                    nursery.cancel_scope.cancel()
+        except* (DemoError, LinkError) as group:
             failures += [str(exc) for exc in group.exceptions]
     if demo is None or failures:
         click.echo(f"lambdamu demo: {'; '.join(failures)}", err=True)
@@ -169,6 +172,13 @@ async def run_demo(seconds: float, backends: int) -> int:
     for line in lines:
         console.print(line, highlight=False)
     return code
+
+
+async def _stop_at_signal(signals: AsyncIterator[int], scope: trio.CancelScope, failures: list[str]) -> None:
+    """End the demonstration, and with its nursery all its processes."""
+    async for number in signals:
+        failures.append(f"ended by {signal.Signals(number).name}")
+        scope.cancel()
 
 
 async def _set_up(stage: Stage, backends: int, console: Console) -> Demo:

@@ -3,18 +3,50 @@
 from __future__ import annotations
 
 import logging
+import os
+import select
 import sys
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import structlog
 
+_LINE_BYTES: Final = 4000
+"""A pipe that takes anything takes so much at once (POSIX: PIPE_BUF); a longer line is cut."""
 
-def make_logger(*, json: bool | None = None) -> structlog.typing.FilteringBoundLogger:
-    """Return a logger that writes lines for people to a terminal, and JSON otherwise."""
-    if json is None:
-        json = not sys.stderr.isatty()
+
+class Sink:
+    """Where the lines go: a descriptor that is written to only when it takes a line at once.
+
+    A disk that is full, a reader that has stalled or gone must not stop a master: such a line is dropped and counted.
+    """
+
+    def __init__(self, descriptor: int | None) -> None:
+        """`descriptor` None: there is none, as where standard error was closed before the start."""
+        self.dropped = 0
+        self._descriptor = descriptor
+
+    def msg(self, line: str) -> None:
+        data = line.encode(errors="backslashreplace")[:_LINE_BYTES] + b"\n"
+        try:
+            if self._descriptor is None or not select.select([], [self._descriptor], [], 0)[1]:
+                self.dropped += 1
+            else:
+                os.write(self._descriptor, data)
+        except (OSError, ValueError):  # ValueError: a number too large for select
+            self.dropped += 1
+
+    debug = info = warning = error = critical = msg
+
+
+def standard_error() -> Sink:
+    # Closed at the start, the number 2 is free, and the next file or socket may get it.
+    return Sink(2 if sys.stderr is not None else None)
+
+
+def make_logger(sink: Sink, *, json: bool) -> structlog.typing.FilteringBoundLogger:
+    """Return a logger that writes lines for people, or JSON."""
     # Tracebacks leave the locals out: they may hold what a client sent.
     renderer = (
         structlog.processors.JSONRenderer()
@@ -28,9 +60,7 @@ def make_logger(*, json: bool | None = None) -> structlog.typing.FilteringBoundL
         renderer,
     ]
     logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
-        structlog.PrintLogger(sys.stderr),
-        processors=processors,
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        sink, processors=processors, wrapper_class=structlog.make_filtering_bound_logger(logging.INFO)
     )
     return logger
 

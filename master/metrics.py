@@ -6,7 +6,7 @@ the pool when somebody looks, and is not stored a second time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import trio
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -51,6 +51,11 @@ class Metrics:
     def watch(self, pool: Pool) -> None:
         """Show what `pool` knows, from now on."""
         self.registry.register(PoolCollector(pool))
+
+    def watch_log(self, dropped: Callable[[], int]) -> None:
+        """Show how many lines the log has dropped, from now on."""
+        gauge = Gauge("lambdamu_log_lines_dropped", "Lines that could not be written.", registry=self.registry)
+        gauge.set_function(dropped)
 
     def probed(self, name: str, failure: LinkError | None) -> None:
         if failure is None:

@@ -21,7 +21,7 @@ from lambdamu.tcp_client import TCPClient
 from lambdamu.timer import Timer
 from master.config import Mode, ProbePolicy
 from master.core.pool import Pool, State
-from master.probe import Probe, Questions
+from master.probe import Probe, Questions, is_answer
 
 Connect = Callable[[], Awaitable[TCPClient]]
 """Make a connection, within the deadline that is set around the call, or raise LinkError."""
@@ -47,9 +47,11 @@ class _Link:
     good: bool = False
     """It has carried a good report."""
     out_of_step: bool = False
-    """Something came that was not asked for, so an answer can no longer be told from an older one."""
+    """An answer came that was not asked for, so the next one could no longer be told from an older one."""
 
 
+_JITTER: Final = 0.01
+"""Each tick is moved by up to this part of the period."""
 _RENEW_FROM: Final = 0.75
 _WORKING: Final = frozenset({State.READY, State.FULL, State.NO_WEIGHT})
 
@@ -78,14 +80,14 @@ class Monitor(ChildMachine):
         self._rng = rng
         self._observer = observer
         self._link: _Link | None = None
-        self._working = False
+        self._working: bool | None = None
         self._reconnected_at = -float("inf")
 
     async def run(self) -> None:
-        # Between two reports lies the period, and twice the jitter at most: a part of the timeout that is small
-        # enough for no report to go stale by it, however tight the limits are set.
-        jitter = min(0.05, 0.1 * self._policy.timeout_s / self._policy.interval_s)
-        timer = Timer(self._policy.interval_s, rng=self._rng, first_s=self._first_s, jitter=jitter)
+        # The interval is the longest time between two questions, jitter included: so a report cannot go stale while
+        # its successor is answered within the timeout.
+        period_s = self._policy.interval_s / (1 + 2 * _JITTER)
+        timer = Timer(period_s, rng=self._rng, first_s=self._first_s, jitter=_JITTER)
         try:
             while True:
                 await self._hold_until(timer.next_tick)
@@ -104,11 +106,11 @@ class Monitor(ChildMachine):
                 await self._reconnect()
 
     async def _watch(self, link: _Link) -> None:
-        """Read until the connection breaks: nothing is owed, so whatever comes was not asked for."""
+        """Read until the connection breaks. Nothing is owed: news may come, but no answers."""
         try:
             while True:
-                await link.client.receive(within_s=float("inf"))
-                link.out_of_step = True
+                batch = await link.client.receive(within_s=float("inf"))
+                link.out_of_step = link.out_of_step or any(map(is_answer, batch))
         except (LinkError, RemoteProtocolError) as exc:
             await self._lose(exc)
 
@@ -179,7 +181,8 @@ class Monitor(ChildMachine):
 
     def _report_state(self, state: State, why: LinkError | None) -> None:
         working = state in _WORKING
-        if working != self._working:
+        # A good answer that is not the last of `rise` is no news yet.
+        if working != self._working and (working or why is not None):
             self._working = working
             self._observer.became(self.name, state, why)
 

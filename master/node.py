@@ -118,18 +118,23 @@ class Node(LogicalMachine):
         timer = Timer(
             _LIVE_CHECK_S, rng=self._rng, first_s=self._config.probe.interval_s + self._config.probe.timeout_s
         )
-        lived: bool | None = None
-        repeat = Throttle(_NOBODY_LIVES_S)
+        said: bool | None = None
+        changes, repeats = Throttle(_CHANGE_LOG_S, _CHANGES_AT_ONCE), Throttle(_NOBODY_LIVES_S)
         while True:
             await timer.wait()
             now = trio.current_time()
             self._observer.say_rest(now)
             lives = self.pool.works(now)
-            if lives and not lived:
+            if lives == said and (lives or repeats.let_through(now) is None):
+                continue
+            if lives != said and changes.let_through(now) is None:
+                continue  # too many changes for the log; the last one is told when there is room
+            if lives:
                 self._log.info("live_backend", message="at least one backend works")
-            elif not lives and (repeat.let_through(now) is not None or lived):
+            else:
+                repeats.let_through(now)
                 self._log.warning("no_live_backend", message="no backend works; clients are told NoServer")
-            lived = lives
+            said = lives
 
 
 def make_pool(config: Config) -> Pool:

@@ -74,6 +74,11 @@ class Probe:
             self.count = count
 
 
+def is_answer(message: Message) -> bool:
+    """Whether it answers one of the questions of a probe."""
+    return (message.object, message.name) in ((AUTH, TASK_OBJECT), (SYSTEM, USER_COUNT))
+
+
 def _fault(message: Message) -> LinkFault:
     faults = {AUTH: LinkFault.BAD_AUTH, SYSTEM: LinkFault.BAD_COUNT}
     return faults.get(message.object, LinkFault.NOT_THE_PROTOCOL)

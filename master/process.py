@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import signal
@@ -13,16 +14,20 @@ import trio
 
 from lambdamu.tcp_server import open_listeners
 from master.config import Config
+from master.log import Sink
 from master.node import Logger, Node
 
-_OTHER_DESCRIPTORS: Final = 64
-"""Listeners, the log, libraries, and what probes need at the moment of a reconnect."""
-_EXIT_S: Final = 0.2
-"""Of `grace_s`, what the interpreter needs to end."""
+_SPARE_DESCRIPTORS: Final = 16
+"""For what opens a file now and then: look-ups of names, the system's random numbers."""
+_EXIT_SHARE: Final = 0.1
+"""Of `grace_s`, what the interpreter has to end in."""
 
 
-async def run_master(config: Config, log: Logger) -> int:
-    """Serve until a signal says stop; return the exit code: 0 after a clean stop, 1 otherwise."""
+async def run_master(config: Config, log: Logger, sink: Sink) -> int:
+    """Serve until a signal says stop; return the exit code: 0 after a clean stop, 1 otherwise.
+
+    `log` writes to `sink`.
+    """
     for warning in config.warnings:
         log.warning("config", message=warning)
     try:
@@ -32,6 +37,7 @@ async def run_master(config: Config, log: Logger) -> int:
         return 1
     config = fit_descriptors(config, log)
     node = Node(config, rng=random.Random(), log=log)
+    node.metrics.watch_log(lambda: sink.dropped)
     process = _Process(node, config, log)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
@@ -74,8 +80,8 @@ class _Process:
     async def _stop(self, nursery: trio.Nursery) -> None:
         await trio.sleep(self.config.master.linger_s)
         self.node.stop()
-        await trio.sleep(max(0.0, self.config.master.grace_s - _EXIT_S))
-        self.log.warning("grace_over", connections=self.node.server.connections, message="closed with answers owed")
+        await trio.sleep(self.config.master.grace_s * (1 - _EXIT_SHARE))
+        self.log.warning("grace_over", connections=self.node.server.connections, message="closed all the same")
         nursery.cancel_scope.cancel()
 
 
@@ -84,7 +90,7 @@ def fit_descriptors(config: Config, log: Logger) -> Config:
 
     So clients can never take the descriptors that the probes live by.
     """
-    others = _OTHER_DESCRIPTORS + 2 * len(config.backends)
+    others = len(os.listdir("/dev/fd")) + 2 * len(config.backends) + _SPARE_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = config.limits.connections + others
     if soft < wanted:

@@ -71,7 +71,9 @@ class Master(LMObject):
             except BadDataError as exc:
                 return [error(message, Code.BAD_DATA, str(exc))]
             if data.get("Leave"):
-                return self._answer(Result.CLOSED, {"Reason": Reason.LEFT, "Text": "the client has left"})
+                return self._answer(
+                    Result.CLOSED, {"Reason": Reason.LEFT, "RetryAfter": None, "Text": "the client has left"}
+                )
             wants = data["Want"]
         ask = Ask(peer.family, _ALTERNATES if "Alternates" in wants else 0)
         assignment = self._pool.assign(now, self._rng, ask)

@@ -27,7 +27,9 @@ class Reservations:
 
     def count(self, now: float) -> int:
         """Return how many there are; what no report has confirmed in time is forgotten."""
-        self._forget(now - self.policy.reservation_s)
+        # The same sum as in `next_expiry`: two ways to reckon it would differ by the last bit now and then.
+        while self._times and self._times[0] + self.policy.reservation_s <= now:
+            self._times.popleft()
         return len(self._times)
 
     def add(self, now: float) -> None:
@@ -35,15 +37,12 @@ class Reservations:
 
     def confirmed_by(self, asked_at: float) -> None:
         """Forget those whose clients are in a count that was asked for at `asked_at`."""
-        self._forget(asked_at - self.policy.connect_s)
+        while self._times and self._times[0] <= asked_at - self.policy.connect_s:
+            self._times.popleft()
 
     def next_expiry(self) -> float | None:
         """Return when the oldest one is forgotten, or None when there is none."""
         return self._times[0] + self.policy.reservation_s if self._times else None
-
-    def _forget(self, until: float) -> None:
-        while self._times and self._times[0] <= until:
-            self._times.popleft()
 
 
 def load(users: int, weight: float) -> float:

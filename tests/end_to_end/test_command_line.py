@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -131,6 +134,36 @@ def test_an_unused_port_is_chosen_and_logged(stage: Stage) -> None:
     assert json.loads(done.stdout)["result"] == "NoServer"
     master.signal(signal.SIGTERM)
     assert master.wait() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_demonstration_that_is_ended_leaves_nothing_behind(stage: Stage, number: signal.Signals) -> None:
+    folder = stage.folder / "tmp"
+    folder.mkdir()
+    demo = stage.start("demo", "--seconds", "60", env={**os.environ, "TMPDIR": str(folder)})
+    end = time.monotonic() + 30
+    while "asked" not in demo.stdout:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    tasks = Path(f"/proc/{demo.pid}/task").iterdir()
+    children = [child for task in tasks for child in (task / "children").read_text().split()]
+    assert len(children) >= 4
+    demo.signal(number)
+    assert demo.wait() == 1
+    assert demo.stderr == f"lambdamu demo: ended by {number.name}\n"
+    assert not [child for child in children if Path(f"/proc/{child}").exists()]
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["demo --seconds 6", "check {config}", "server --listen 127.0.0.1:0"])
+@pytest.mark.parametrize("output", ["| true", "> /dev/full"])
+def test_an_output_that_cannot_be_written_gives_no_traceback(stage: Stage, command: str, output: str) -> None:
+    config = stage.folder / "pool.toml"
+    config.write_text('[[backend]]\nhost = "10.0.0.1"\nport = 7000\n')
+    line = f"timeout 20 {sys.executable} -m master {command.format(config=config)} {output}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 1, done.stderr
 
 
 def test_the_demonstration_shows_a_death_and_a_return(stage: Stage, tmp_path: Path) -> None:

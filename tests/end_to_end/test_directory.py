@@ -101,6 +101,33 @@ def test_a_backend_with_a_fault_is_never_named(stage: Stage, text: str, fault: s
     assert set_of_named(port, 0.8) == {sound}
 
 
+def test_a_backend_that_never_worked_is_named_in_the_log_with_the_reason(stage: Stage) -> None:
+    _, backend = stage.server()
+    wrong = free_port()
+    master, port = stage.master(backend, wrong, text=FAST)
+    wait_until_named(port, backend)
+    end = time.monotonic() + 20
+    while not master.events("backend_down"):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    (event,) = master.events("backend_down")
+    assert event["backend"] == f"127.0.0.1:{wrong}"
+    assert event["why"] == "refused"
+
+
+@pytest.mark.parametrize("reader", ["closed", "full", "gone"])
+def test_a_log_that_cannot_be_written_stops_no_master(stage: Stage, reader: str) -> None:
+    victim, backend = stage.server()
+    where = {"closed": "2>&-", "full": "2>/dev/full", "gone": "2> >(head -n 1 >/dev/null)"}
+    master, port = stage.master(backend, text=FAST, prefix=("bash", "-c", f'exec "$@" {where[reader]}', "bash"))
+    wait_until_named(port, backend)
+    victim.signal(signal.SIGKILL)
+    time.sleep(1.0)
+    assert ask(port)["Result"] == "NoServer"
+    master.signal(signal.SIGTERM)
+    assert master.wait() == 0
+
+
 def test_a_backend_behind_a_name_that_does_not_resolve_stops_nobody_else(stage: Stage) -> None:
     _, backend = stage.server()
     bad_name = '[[backend]]\nhost = "nowhere.invalid"\nport = 9001\n'
@@ -160,7 +187,7 @@ def test_a_connection_that_owes_the_rest_of_its_ask_does_not_hold_the_stop_longe
         began = time.monotonic()
         master.signal(signal.SIGTERM)
         assert master.wait() == 0
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 1.0 + 1.0  # the grace, and what a loaded machine takes to end a process
 
 
 def test_a_hangup_signal_is_told_of_and_changes_nothing(stage: Stage) -> None:
@@ -205,7 +232,7 @@ def test_a_thousand_clients_that_reset_hurt_nobody_and_hold_no_place_for_ever(st
     assert "Traceback" not in master.stderr
 
 
-def test_an_hour_of_refusals_writes_few_lines(stage: Stage) -> None:
+def test_ten_thousand_refusals_write_few_lines(stage: Stage) -> None:
     master, port = stage.master(free_port(), text=FAST)
     with Client(port) as client:
         for _ in range(10_000):
@@ -213,7 +240,7 @@ def test_an_hour_of_refusals_writes_few_lines(stage: Stage) -> None:
     assert len(master.stderr.splitlines()) < 10
 
 
-def test_out_of_descriptors_a_master_stays_calm_and_its_probes_go_on(stage: Stage) -> None:
+def test_with_few_descriptors_a_master_keeps_those_of_its_probes(stage: Stage) -> None:
     _, backend = stage.server()
     limited = ("prlimit", "--nofile=128:128", "--")
     master, port = stage.master(backend, text=FAST, prefix=limited)

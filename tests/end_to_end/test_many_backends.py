@@ -17,7 +17,7 @@ from lambdamu.address import Address
 from lambdamu.tcp_server import open_listeners
 from master.config import BackendConfig, Config, MasterPolicy, Mode, ProbePolicy
 from master.core.pool import State
-from master.log import make_logger
+from master.log import Sink, make_logger
 from master.node import Node
 
 BACKENDS = 1000
@@ -34,20 +34,19 @@ def ports() -> Iterator[list[int]]:
         fleet.stdin.close()
 
 
+@pytest.mark.no_cover  # what is measured here is the program and not the measuring of its lines
 @pytest.mark.parametrize("mode", list(Mode))
-async def test_every_report_is_fresh_and_a_core_is_left_over(
-    mode: Mode, ports: list[int], record_property: object
-) -> None:
+async def test_every_report_is_fresh_and_a_core_is_left_over(mode: Mode, ports: list[int]) -> None:
     backends = tuple(BackendConfig(f"b{port}", "127.0.0.1", port) for port in ports)
     config = Config(MasterPolicy(listen=Address("127.0.0.1", 0)), probe=ProbePolicy(mode=mode), backends=backends)
-    node = Node(config, rng=random.Random(1), log=make_logger(json=True))
+    node = Node(config, rng=random.Random(1), log=make_logger(Sink(None), json=True))
     async with trio.open_nursery() as nursery:
         await nursery.start(node.run, open_listeners(config.master.listen))
         await trio.sleep(2.5)
         began, used = time.monotonic(), time.process_time()
         oldest = 0.0
         while time.monotonic() - began < SECONDS:
-            await trio.sleep(0.1)
+            await trio.sleep(0.5)
             now = trio.current_time()
             for member in node.pool:
                 assert member.state(now) is State.READY
@@ -56,4 +55,4 @@ async def test_every_report_is_fresh_and_a_core_is_left_over(
         share = (time.process_time() - used) / (time.monotonic() - began)
         nursery.cancel_scope.cancel()
     print(f"{BACKENDS} backends, mode {mode}: {share:.2f} of a core, oldest report {oldest:.2f} s")
-    assert share < 1.0
+    assert share < 0.9

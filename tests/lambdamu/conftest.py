@@ -248,7 +248,7 @@ class Port:
 
     @asynccontextmanager
     async def listening(self, host: str = "127.0.0.1") -> AsyncIterator[Address]:
-        """Serve on a free port; at the end hang all peers up and stop."""
+        """Serve on a free port; at the end hang all peers up, stop, and wait until the server has returned."""
         async with trio.open_nursery() as nursery:
             [address] = await nursery.start(self.server.serve, open_listeners(Address(host, 0)))
             try:
@@ -257,8 +257,8 @@ class Port:
                 for speaker in self._speakers:
                     speaker.stream.socket.close()
             self.server.stop()
-            with trio.fail_after(patience_s()):
-                await self.over()
+            nursery.cancel_scope.deadline = trio.current_time() + patience_s()
+        assert not nursery.cancel_scope.cancelled_caught, "the server did not return"
         assert self.server.connections == self.ledger.open == 0
 
     async def connect(self, address: Address) -> Speaker:

@@ -109,14 +109,23 @@ async def test_a_name_has_one_look_up_at_a_time_however_often_it_is_asked_for(sy
     assert threading.active_count() <= before + 2
 
 
-async def test_a_name_that_hung_is_looked_up_again(system: System) -> None:
+async def test_who_asks_while_a_name_is_looked_up_gets_the_same_answer_with_its_own_port(system: System) -> None:
     system.addresses["hangs.example"] = "192.0.2.1"
     resolver = Resolver()
+    found = []
+
+    async def ask(port: int) -> None:
+        found.extend(await resolver.resolve("hangs.example", port))
+
     await give_up_on(system, resolver, "hangs.example")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(resolver.resolve, "hangs.example", 7000)
+        for port in (7000, 7001):
+            nursery.start_soon(ask, port)
         await trio.testing.wait_all_tasks_blocked()
         system.let_go()
+    assert sorted(target for _, target in found) == [("192.0.2.1", 7000), ("192.0.2.1", 7001)]
+    assert system.calls["hangs.example"] == 1
+    await resolver.resolve("hangs.example", 7000)
     assert system.calls["hangs.example"] == 2
 
 

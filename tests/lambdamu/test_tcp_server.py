@@ -359,8 +359,7 @@ async def test_a_bug_of_the_handler_ends_the_server_loudly(make_port: MakePort) 
 
 async def test_at_a_stop_all_in_flight_are_answered_and_new_ones_refused(make_port: MakePort) -> None:
     port = make_port()
-    async with trio.open_nursery() as nursery:
-        [address] = await nursery.start(port.server.serve, open_listeners(LOCAL))
+    async with port.listening() as address:
         silent = await port.connect(address)
         in_flight = [await port.connect(address) for _ in range(50)]
         for i, peer in enumerate(in_flight):
@@ -372,8 +371,6 @@ async def test_at_a_stop_all_in_flight_are_answered_and_new_ones_refused(make_po
             plain_socket(address)
         assert all(port.desk.pay(i) for i in range(50))
         assert [await peer.last_data() for peer in in_flight] == [[[i]] for i in range(50)]
-        for peer in [silent, *in_flight]:
-            await peer.stream.aclose()
     assert Counter(port.ledger.endings) == {Ending.STOPPED: 51}
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
-from master.log import Throttle, make_logger
+from master.log import Sink, Throttle, make_logger
 
 
 def test_an_event_is_let_through_once_in_its_period_and_tells_what_was_held_back() -> None:
@@ -23,11 +25,45 @@ def test_a_burst_is_let_through_before_the_period_counts() -> None:
 
 @pytest.mark.parametrize("text", ["a\nb", "\x1b[31mred", "a\u2028b", "tab\there"])
 @pytest.mark.parametrize("as_json", [True, False])
-def test_texts_from_outside_stay_in_their_line(text: str, as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    make_logger(json=as_json).warning("event", backend=text)
-    output = capsys.readouterr().err
+def test_texts_from_outside_stay_in_their_line(text: str, as_json: bool, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        make_logger(Sink(file.fileno()), json=as_json).warning("event", backend=text)
+    output = (tmp_path / "log").read_text()
     assert output.count("\n") == 1
     assert output.rstrip("\n").isprintable() or not as_json
     assert text not in output
     if as_json:
         assert json.loads(output)["event"] == "event"
+
+
+def test_a_line_is_cut_where_a_pipe_would_not_take_it_at_once(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        Sink(file.fileno()).msg("x" * 10_000)
+    assert 1000 < len((tmp_path / "log").read_text()) <= 4096
+
+
+def test_without_a_place_to_write_lines_are_dropped_and_counted() -> None:
+    sink = Sink(None)
+    make_logger(sink, json=True).info("event")
+    assert sink.dropped == 1
+
+
+def test_a_full_disk_is_no_reason_to_stop() -> None:
+    with Path("/dev/full").open("wb") as full:
+        sink = Sink(full.fileno())
+        make_logger(sink, json=True).info("event")
+    assert sink.dropped == 1
+
+
+def test_a_reader_that_has_gone_or_stalled_holds_nobody_up() -> None:
+    reader, writer = os.pipe()
+    sink = Sink(writer)
+    log = make_logger(sink, json=True)
+    for i in range(2000):
+        log.info("event", text="x" * 100, number=i)
+    assert 0 < sink.dropped < 2000
+    os.close(reader)
+    before = sink.dropped
+    log.info("event")
+    assert sink.dropped == before + 1
+    os.close(writer)

@@ -156,6 +156,23 @@ async def test_whether_anybody_lives_is_logged_on_a_change_and_once_a_minute_whi
         nursery.cancel_scope.cancel()
 
 
+async def test_a_pool_that_comes_and_goes_fills_no_log(autojump_clock: object) -> None:
+    log, capture = capturing_log()
+    config = Config(MasterPolicy(listen=LOCAL), backends=(BackendConfig("b0", "127.0.0.1", 1),))
+    node = Node(config, rng=random.Random(1), log=log)
+    rng = random.Random(1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node._log_whether_anybody_lives)
+        for _ in range(300):
+            now = trio.current_time()
+            node.pool.record_report(now, rng, "b0", 0, now, ("127.0.0.1", 1))
+            await trio.sleep(6)
+        await trio.sleep(30)
+        nursery.cancel_scope.cancel()
+    assert 50 < len(capture.entries) < 250  # of 600 changes in half an hour
+    assert capture.entries[-1]["event"] == "no_live_backend"
+
+
 def test_where_descriptors_are_few_connections_are_fewer_and_probes_keep_theirs() -> None:
     log, capture = capturing_log()
     backends = tuple(BackendConfig(f"b{i}", "127.0.0.1", i + 1) for i in range(10))

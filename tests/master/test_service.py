@@ -99,6 +99,7 @@ def test_a_client_that_leaves_is_told_so_and_takes_no_place() -> None:
     answer = ask(master, {"Leave": True})
     assert answer["Result"] == "Closed"
     assert answer["Data"]["Reason"] == "Left"
+    assert answer["Data"]["RetryAfter"] is None
     assert answers.results == [Result.CLOSED]
     assert ask(master, {"Leave": False})["Result"] == "OK"
 

@@ -207,6 +207,15 @@ def test_an_assignment_that_no_report_confirms_fades() -> None:
     assert bench.assign_many(31.0, 1) == {"a": 1}
 
 
+@pytest.mark.parametrize(("at", "reservation_s"), [(1019.1, 5.0), (1022.3, 2.7), (0.1, 0.2), (1023.7, 0.7)])
+def test_an_expiry_is_over_when_it_is_due_whatever_the_last_bit_says(at: float, reservation_s: float) -> None:
+    loads = LoadPolicy(connect_s=0, reservation_s=reservation_s)
+    bench = Bench(Backend("a", capacity=1), health=HealthPolicy(stale_after_s=1e9), loads=loads)
+    bench.report(at, a=0)
+    assert bench.assign(at) == "a"
+    assert bench.assign(at + reservation_s) == "a"
+
+
 def test_a_backend_whose_clients_never_came_gets_its_turn_again_without_a_new_report() -> None:
     bench = Bench(*backends("a", "b"), health=HealthPolicy(stale_after_s=100))
     bench.report(0.0, a=0, b=5)

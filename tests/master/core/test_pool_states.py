@@ -40,7 +40,7 @@ class Known:
             self.up = False
 
     def users(self, now: float) -> int:
-        open_places = [at for at in self.sent if at > self.asked_at - CONNECT_S and at > now - RESERVATION_S]
+        open_places = [at for at in self.sent if at > self.asked_at - CONNECT_S and at + RESERVATION_S > now]
         return (self.count or 0) + len(open_places)
 
     def usable(self, now: float) -> bool:
