@@ -249,7 +249,14 @@ def test_lua_decodes_what_is_written_without_newer_types() -> None:
     ran = subprocess.run(command, cwd=HERE, input=lines, capture_output=True, text=True, timeout=CLIENT_S, check=False)
     assert ran.returncode == 0, ran.stderr
     repacked = [msgpack.unpackb(bytes.fromhex(line)) for line in ran.stdout.split()]
-    assert repacked == [msgpack.unpackb(bytes.fromhex(block)) for block in written]
+    assert repacked == [without_nil(msgpack.unpackb(bytes.fromhex(block))) for block in written]
+
+
+def without_nil(value: Any) -> Any:
+    """Return a value as a Lua table holds it: a key whose value is nil is not there."""
+    if isinstance(value, dict):
+        return {key: without_nil(item) for key, item in value.items() if item is not None}
+    return [without_nil(item) for item in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize("newer", ["d901 78", "c401 78", "d4 01 78", "c7 01 01 78"])
