@@ -131,6 +131,8 @@ def _parse_name(text: str) -> str:
 
 
 def _address_hint(text: str) -> str:
+    if "//" in text:
+        return ", without anything before or behind it"
     if text.count(":") > 1 and not text.startswith("["):
         return ": an IPv6 address stands in brackets, as in [::1]:7000"
     return ""

@@ -80,7 +80,7 @@ def check(file: str) -> int:
     return 0
 
 
-@cli.command(epilog="\b\nExample:\n  lambdamu server --listen 127.0.0.1:9001 --users 10 --fault slow:0.5")
+@cli.command(epilog="\b\nExample:\n  lambdamu server --listen 127.0.0.1:9001 --users 10")
 @click.option(
     "--listen", type=address, metavar=_ADDRESS, required=True, help="Where to listen; port 0 is any free port."
 )

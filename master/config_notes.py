@@ -80,6 +80,9 @@ def _warn_of_addresses(config: Config) -> Iterator[str]:
         local = [name for where, name in told if _is_local(where.host)]
         if local:
             yield f"clients on other machines cannot reach what they are told of {_names(local)}: set advertise"
+    for backend in config.backends:
+        if backend.port == config.master.listen.port and places(backend.host) & places(config.master.listen.host):
+            yield f"the backend {_names([backend.name])} is the address that the master itself listens on"
     owners: dict[tuple[str, int], list[str]] = {}
     for where, name in told:
         for place in places(where.host):

@@ -157,7 +157,7 @@ async def run_demo(seconds: float, backends: int) -> int:
     demo: Demo | None = None
     with tempfile.TemporaryDirectory(prefix="lambdamu-demo-") as folder:
         try:
-            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_stop_at_signal, signals, nursery.cancel_scope, failures)
                     demo = await _set_up(Stage(nursery, Path(folder)), backends, console)

@@ -34,7 +34,10 @@ class ProbeObserver:
         """A probe ended, well or with `failure`."""
 
     def became(self, name: str, state: State, why: LinkError | None) -> None:
-        """A backend went over from working to not working or back. Full and not full both work."""
+        """A backend went over from working to not working or back, or does not work for another reason than before.
+
+        Full and not full both work.
+        """
 
 
 @attrs.define(eq=False)
@@ -81,6 +84,8 @@ class Monitor(ChildMachine):
         self._observer = observer
         self._link: _Link | None = None
         self._working: bool | None = None
+        self._why = ""
+        """Why it does not work, as it was told last."""
         self._reconnected_at = -float("inf")
 
     async def run(self) -> None:
@@ -182,8 +187,9 @@ class Monitor(ChildMachine):
     def _report_state(self, state: State, why: LinkError | None) -> None:
         working = state in _WORKING
         # A good answer that is not the last of `rise` is no news yet.
-        if working != self._working and (working or why is not None):
-            self._working = working
+        told = "" if why is None else why.why
+        if (working != self._working and (working or told)) or (not working and told and told != self._why):
+            self._working, self._why = working, told
             self._observer.became(self.name, state, why)
 
     async def _disconnect(self) -> None:

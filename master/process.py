@@ -66,7 +66,8 @@ class _Process:
                 self.log.info("ignored", signal=name, message="the configuration is read at the start only")
             elif not stopping:
                 stopping = True
-                self.log.info("stopping", signal=name)
+                settings = self.config.master
+                self.log.info("stopping", signal=name, linger_s=settings.linger_s, grace_s=settings.grace_s)
                 nursery.start_soon(self._stop, nursery)
             else:
                 self.log.warning("stopped_at_once", signal=name)

@@ -155,7 +155,9 @@ def _failures(value: Any) -> list[tuple[str, int, str]]:
         fields = as_map(item)
         port = fields.get("Port") if fields is not None else None
         if fields is None or type(port) is not int or not 0 < port < 65536:
-            raise BadDataError("Failed must be an array of maps with a text IP, a Port from 1 to 65535 and a text Why")
+            raise BadDataError(
+                "Failed must be an array of maps with a text IP, a Port from 1 to 65535 and, if any, a text Why"
+            )
         failures.append(
             (_text(fields.get("IP"), "Failed.IP", 64), port, _text(fields.get("Why") or "", "Failed.Why", 128))
         )

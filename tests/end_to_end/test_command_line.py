@@ -136,7 +136,7 @@ def test_an_unused_port_is_chosen_and_logged(stage: Stage) -> None:
     assert master.wait() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_demonstration_that_is_ended_leaves_nothing_behind(stage: Stage, number: signal.Signals) -> None:
     folder = stage.folder / "tmp"
     folder.mkdir()

@@ -67,7 +67,7 @@ async def main() -> None:
     port_class = getattr(importlib.import_module(module), name)
     server = port_class(machine, PortLimits(**order.get("limits", {})), observer=observer)
     listeners = [
-        listener for port in order.get("ports", [0]) for listener in open_listeners(Address("127.0.0.1", port))
+        listener for port in order.get("ports", [0]) for listener in open_listeners(Address("127.0.0.2", port))
     ]
     async with trio.open_nursery() as nursery:
         addresses = await nursery.start(server.serve, listeners)

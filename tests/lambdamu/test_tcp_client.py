@@ -203,7 +203,7 @@ class OwnAddress(trio.abc.SocketFactory):
 
 
 async def test_a_closed_port_that_is_connected_to_itself_refuses() -> None:
-    with bound() as sock:
+    with bound("127.0.0.2") as sock:
         own = sock.getsockname()
     trio.socket.set_custom_socket_factory(OwnAddress(own))
     assert await fault_of(connect(ipv4(*own))) == LinkFault.REFUSED

@@ -417,8 +417,16 @@ async def test_a_dead_backend_is_told_of_once(autojump_clock: object) -> None:
         scene.backend.alive = False
         await scene.backend.close_all()
         await trio.sleep(3600)
-        assert len(scene.seen.changes) == 2
-        assert scene.seen.changes[-1][2] == "closed"
+        assert [why for _, _, why in scene.seen.changes] == ["", "closed", "refused"]
+
+
+async def test_a_new_reason_why_a_backend_is_down_is_told(autojump_clock: object) -> None:
+    async with watched(mode=Mode.HOLD) as scene:
+        scene.backend.alive = False
+        await trio.sleep(10)
+        scene.backend.alive, scene.backend.users = True, "many"
+        await trio.sleep(10)
+        assert [why for _, _, why in scene.seen.changes] == ["refused", "bad_count"]
 
 
 async def test_a_monitor_that_is_stopped_counts_nothing_and_closes(autojump_clock: object) -> None:
