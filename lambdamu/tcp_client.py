@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import struct
 from collections.abc import Iterator
 from typing import Final
@@ -13,6 +14,7 @@ import trio
 from lambdamu.address import Address
 from lambdamu.datapack import DEFAULT_LIMITS, Decoder, WireLimits
 from lambdamu.errors import LinkError
+from lambdamu.lean_stream import LeanStream
 from lambdamu.messages import Batch, LinkFault
 from lambdamu.resolver import Resolver, SocketAddress
 
@@ -61,21 +63,26 @@ class TCPClient:
 
     async def send(self, data: bytes, *, within_s: float) -> None:
         """Send the bytes of batches, all of them within `within_s` seconds."""
-        with trio.move_on_after(within_s) as scope:
-            try:
-                await self._stream.send_all(data)
-            except trio.BrokenResourceError as exc:
-                raise LinkError(LinkFault.CLOSED, f"{self.address} has closed the connection") from exc
-        if scope.cancelled_caught:
-            raise LinkError(LinkFault.TIMEOUT, f"{self.address} took no bytes for {within_s:g} s")
+        with trio.move_on_after(within_s):
+            await self.send_now(data)
+            return
+        raise LinkError(LinkFault.TIMEOUT, f"{self.address} took no bytes for {within_s:g} s")
+
+    async def send_now(self, data: bytes) -> None:
+        """Send, under the deadline that the caller has set."""
+        try:
+            await self._stream.send_all(data)
+        except trio.BrokenResourceError as exc:
+            raise LinkError(LinkFault.CLOSED, f"{self.address} has closed the connection") from exc
 
     async def receive(self, *, within_s: float) -> Batch:
         """Return the next batch, when it is whole within `within_s` seconds."""
         with trio.move_on_after(within_s):
-            return await self._next()
+            return await self.next_batch()
         raise LinkError(LinkFault.TIMEOUT, f"{self.address} did not answer within {within_s:g} s")
 
-    async def _next(self) -> Batch:
+    async def next_batch(self) -> Batch:
+        """Return the next batch, under the deadline that the caller has set."""
         while True:
             batch = next(self._batches, None)
             if batch is not None:
@@ -93,30 +100,34 @@ class TCPClient:
         await trio.aclose_forcefully(self._stream)
 
 
-async def _connect(address: SocketAddress, within_s: float) -> trio.SocketStream:
-    family, target = address
-    shown = Address(*target[:2])
-    try:
-        sock = trio.socket.socket(family, trio.socket.SOCK_STREAM)
-    except OSError as exc:
-        raise LinkError(_fault(exc), f"no socket for {shown}: {_explain(exc)}") from exc
+async def _connect(address: SocketAddress, within_s: float) -> LeanStream:
+    shown = Address(*address[1][:2])
     try:
         with trio.move_on_after(within_s) as scope:
-            await sock.connect(target)
+            stream = await LeanStream.connect(*address)
         if scope.cancelled_caught:
             raise LinkError(LinkFault.CONNECT_TIMEOUT, f"{shown} did not take the connection within {within_s:g} s")
-        if sock.getsockname() == sock.getpeername():
-            # A closed port of this machine, in the range that connections go out from, can connect to itself. The reset
-            # leaves the port free for its owner; an orderly close would keep it for a minute.
-            sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, _RESET_ON_CLOSE)
-            raise LinkError(LinkFault.REFUSED, f"{shown} refused the connection")
+        _refuse_self(stream.socket, shown)
     except OSError as exc:
-        sock.close()
-        raise LinkError(_fault(exc), f"{shown}: {_explain(exc)}") from exc
-    except BaseException:
+        raise LinkError(link_fault(exc), f"{shown}: {_explain(exc)}") from exc
+    return stream
+
+
+def _refuse_self(sock: socket.socket, shown: Address) -> None:
+    """Refuse a connection to oneself: a closed port, in the range that connections go out from, can make one.
+
+    The reset leaves the port free for its owner; an orderly close would keep it for a minute.
+    """
+    try:
+        itself = sock.getsockname() == sock.getpeername()
+        if itself:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    except OSError:
         sock.close()
         raise
-    return trio.SocketStream(sock)
+    if itself:
+        sock.close()
+        raise LinkError(LinkFault.REFUSED, f"{shown} refused the connection")
 
 
 def _explain(exc: OSError) -> str:
@@ -124,7 +135,8 @@ def _explain(exc: OSError) -> str:
     return os.strerror(exc.errno) if exc.errno else str(exc)
 
 
-def _fault(exc: OSError) -> LinkFault:
+def link_fault(exc: OSError) -> LinkFault:
+    """Return the word for an error of the system at a connection."""
     if exc.errno == errno.ECONNREFUSED:
         return LinkFault.REFUSED
     if exc.errno in (errno.EMFILE, errno.ENFILE):

@@ -114,7 +114,7 @@ class Monitor(ChildMachine):
         """Read until the connection breaks. Nothing is owed: news may come, but no answers."""
         try:
             while True:
-                batch = await link.client.receive(within_s=float("inf"))
+                batch = await link.client.next_batch()
                 link.out_of_step = link.out_of_step or any(map(is_answer, batch))
         except (LinkError, RemoteProtocolError) as exc:
             await self._lose(exc)
@@ -173,9 +173,9 @@ class Monitor(ChildMachine):
         asked_at = trio.current_time()
         probe = Probe(needs_task=not link.authenticated)
         questions = self._questions.count if link.authenticated else self._questions.auth + self._questions.count
-        await link.client.send(questions, within_s=self._policy.timeout_s)
+        await link.client.send_now(questions)
         while not probe.complete:
-            probe.take(await link.client.receive(within_s=self._policy.timeout_s))
+            probe.take(await link.client.next_batch())
         link.authenticated = link.good = True
         assert probe.count is not None  # noqa: S101 - what `complete` means
         address = link.client.address
