@@ -1,0 +1,225 @@
+/* load: clients that ask as fast as they may. One thread, epoll, nothing blocks; one line of JSON at the end.
+ *
+ *     load MODE port=N wire=msgpack|http request=HEX conns=N [pipeline=P] [rate=R] [count=K] [seconds=S]
+ *
+ * short: connect, ask, read the whole answer, close; `conns` at a time.
+ * kept:  `conns` connections, on each one write of `pipeline` asks at a time.
+ * idle:  open `conns` connections, one ask on each, print {"open": N}, hold them until standard input ends.
+ *
+ * `rate` asks a second begin by the clock, and their latency counts from when they were due; 0: as fast as they go.
+ * An answer of MessagePack must hold OK and an IP; one of HTTP must be 200, and its length is that of the first one.
+ */
+#define _GNU_SOURCE
+#include "net.h"
+#include <sys/prctl.h>
+
+enum { IN_BYTES = 8192, IDLE_IN_FLIGHT = 64, MOST_ERRORS = 100000 };
+#define GRACE_US 2000000 /* for the last answers; one that takes longer is an error */
+
+struct slot {
+    int fd;
+    uint32_t armed; /* what epoll watches for; 0: nothing */
+    unsigned owed;
+    size_t sent, got;
+    uint64_t began;
+    unsigned char in[IN_BYTES];
+};
+
+static enum { SHORT, KEPT, IDLE } mode;
+static int http, queue;
+static struct sockaddr_in target;
+static unsigned char request[65536];
+static size_t request_bytes, http_answer_bytes;
+static unsigned pipeline, conns, most_in_flight, sockets;
+static double rate;
+static uint64_t limit, began, end, issued, answers, errors, in_flight, open_now, dropped;
+static struct slot *slots, **idle;
+static unsigned idle_count;
+static struct histogram latency;
+
+static void watch(struct slot *slot, uint32_t events) {
+    struct epoll_event event = {.events = events, .data.ptr = slot};
+    if (slot->armed == events) return;
+    epoll_ctl(queue, slot->armed ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, slot->fd, &event);
+    slot->armed = events;
+}
+
+static void hang_up(struct slot *slot) {
+    if (slot->fd < 0) return;
+    close(slot->fd);
+    slot->fd = -1;
+    slot->armed = 0;
+    open_now--;
+}
+
+/* Its asks are answered, or will not be. */
+static void over(struct slot *slot, int failed) {
+    errors += failed;
+    in_flight--;
+    if (failed || mode == SHORT) hang_up(slot);
+    if (mode != IDLE) idle[idle_count++] = slot;
+}
+
+static int connect_slot(struct slot *slot) {
+    slot->armed = 0;
+    slot->fd = client_socket(sockets++);
+    if (slot->fd < 0) return 0;
+    open_now++;
+    return connect(slot->fd, (struct sockaddr *)&target, sizeof target) == 0 || errno == EINPROGRESS;
+}
+
+static void send_rest(struct slot *slot) {
+    while (slot->sent < request_bytes) {
+        ssize_t n = send(slot->fd, request + slot->sent, request_bytes - slot->sent, MSG_NOSIGNAL);
+        if (n < 0 && errno == EAGAIN) return watch(slot, EPOLLIN | EPOLLOUT);
+        if (n < 0) return over(slot, 1);
+        slot->sent += (size_t)n;
+    }
+    watch(slot, EPOLLIN);
+}
+
+static void ask(struct slot *slot, uint64_t due) {
+    slot->began = due;
+    slot->sent = slot->got = 0;
+    slot->owed = pipeline;
+    in_flight++;
+    if (slot->fd < 0 && !connect_slot(slot)) return over(slot, 1);
+    send_rest(slot); /* over the loopback a connection is there when connect returns */
+}
+
+/* The length of the HTTP answer at `p`, known from the first one; 0: not whole yet; -1: not the answer wanted. */
+static long http_end(const unsigned char *p, size_t n) {
+    if (n >= 12 && memcmp(p, "HTTP/1.1 200", 12)) return -1;
+    if (http_answer_bytes == 0) {
+        char text[IN_BYTES + 1];
+        memcpy(text, p, n);
+        text[n] = 0;
+        char *body = strstr(text, "\r\n\r\n"), *length = strcasestr(text, "\r\ncontent-length:");
+        if (!body) return 0;
+        if (!length || length > body) return -1;
+        http_answer_bytes = (size_t)(body - text) + 4 + strtoul(length + 17, NULL, 10);
+    }
+    return n < http_answer_bytes ? 0 : (long)http_answer_bytes;
+}
+
+static long answer_end(const unsigned char *p, size_t n) {
+    if (http) return http_end(p, n);
+    long length = value_end(p, n);
+    if (length <= 0) return length;
+    int good = memmem(p, (size_t)length, "\xa2OK", 3) && memmem(p, (size_t)length, "\xa2IP", 3);
+    return good ? length : -1;
+}
+
+static void take_in(struct slot *slot) {
+    ssize_t n = recv(slot->fd, slot->in + slot->got, IN_BYTES - slot->got, 0);
+    if (n < 0 && errno == EAGAIN) return;
+    if (n <= 0) return over(slot, 1);
+    slot->got += (size_t)n;
+    uint64_t now = now_us();
+    size_t at = 0;
+    while (slot->owed > 0) {
+        long length = answer_end(slot->in + at, slot->got - at);
+        if (length < 0) return over(slot, 1);
+        if (length == 0) break;
+        at += (size_t)length;
+        slot->owed--;
+        answers++;
+        hist_add(&latency, now - slot->began);
+    }
+    memmove(slot->in, slot->in + at, slot->got - at);
+    slot->got -= at;
+    if (slot->owed == 0) over(slot, slot->got > 0); /* more than was asked for */
+}
+
+/* One event of a connection. One that owes nothing hears only of its end. */
+static void happen(struct slot *slot, uint32_t events) {
+    if (slot->fd < 0) return;
+    if (slot->owed == 0) {
+        dropped++;
+        hang_up(slot);
+    } else if (events & EPOLLOUT && slot->sent < request_bytes) {
+        send_rest(slot);
+    } else {
+        take_in(slot);
+    }
+}
+
+static int may_issue(uint64_t now) { return now < end && (limit == 0 || issued < limit) && errors < MOST_ERRORS; }
+
+static void issue(uint64_t now) {
+    for (uint64_t due = now; may_issue(now) && idle_count > 0 && in_flight < most_in_flight; issued++) {
+        if (rate > 0 && (due = began + (uint64_t)((double)issued * pipeline / rate * 1e6)) > now) return;
+        ask(idle[--idle_count], due);
+    }
+}
+
+static void wait_some(uint64_t now) {
+    static struct epoll_event events[512];
+    struct timespec most = {.tv_nsec = 100000000};
+    if (rate > 0 && idle_count > 0 && may_issue(now)) {
+        uint64_t due = began + (uint64_t)((double)issued * pipeline / rate * 1e6);
+        most.tv_nsec = due <= now ? 0 : due - now > 100000 ? 100000000 : (long)(due - now) * 1000;
+    }
+    int count = epoll_pwait2(queue, events, 512, &most, NULL);
+    for (int i = 0; i < count; i++)
+        if (events[i].data.ptr) happen(events[i].data.ptr, events[i].events);
+}
+
+static void run(void) {
+    uint64_t now = began = now_us();
+    while (may_issue(now) || in_flight > 0) {
+        issue(now);
+        if (mode == IDLE && idle_count == 0 && in_flight == 0) break;
+        if (now > end + GRACE_US) break;
+        wait_some(now);
+        now = now_us();
+    }
+    errors += in_flight;
+}
+
+/* Hold what is open until standard input ends. */
+static void hold(void) {
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
+    printf("{\"open\": %lu}\n", open_now);
+    fflush(stdout);
+    fcntl(0, F_SETFL, O_NONBLOCK);
+    epoll_ctl(queue, EPOLL_CTL_ADD, 0, &event);
+    for (char c; now_us() < end && (read(0, &c, 1) != 0);) wait_some(end);
+}
+
+int main(int argc, char **argv) {
+    const char *name = argc > 1 ? argv[1] : "";
+    mode = !strcmp(name, "idle") ? IDLE : !strcmp(name, "kept") ? KEPT : SHORT;
+    http = !strcmp(option(argv, "wire", "msgpack"), "http");
+    conns = (unsigned)number(argv, "conns", 64);
+    pipeline = (unsigned)number(argv, "pipeline", 1);
+    rate = number(argv, "rate", 0);
+    limit = (uint64_t)number(argv, "count", mode == IDLE ? conns : 0);
+    target = address_of(INADDR_LOOPBACK, (int)number(argv, "port", 0));
+    size_t one = from_hex(option(argv, "request", ""), request, 1024);
+    if (one == 0 || pipeline == 0 || pipeline > 64 || conns == 0 || conns > 60000) return 2;
+    for (unsigned i = 1; i < pipeline; i++) memcpy(request + i * one, request, one);
+    request_bytes = one * pipeline;
+    most_in_flight = mode == IDLE ? IDLE_IN_FLIGHT : conns;
+
+    allow_descriptors();
+    prctl(PR_SET_TIMERSLACK, 1000UL);
+    queue = epoll_create1(0);
+    slots = calloc(conns, sizeof *slots);
+    idle = calloc(conns, sizeof *idle);
+    if (!slots || !idle) die("memory");
+    for (unsigned i = 0; i < conns; i++) {
+        slots[i].fd = -1;
+        idle[idle_count++] = &slots[i];
+    }
+    uint64_t start = now_us();
+    end = start + time_limit_us(argv, 5);
+    run();
+    double seconds = (double)(now_us() - start) / 1e6;
+    if (mode == IDLE) hold();
+    printf("{\"asks\": %lu, \"errors\": %lu, \"seconds\": %.6f, \"p50_us\": %lu, \"p99_us\": %lu, \"max_us\": %lu, "
+           "\"cpu_s\": %.6f, \"open\": %lu, \"dropped\": %lu}\n",
+           answers, errors, seconds, hist_at(&latency, 0.5), hist_at(&latency, 0.99), latency.max, own_cpu_s(),
+           open_now, dropped);
+    return 0;
+}

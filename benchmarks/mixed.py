@@ -1,0 +1,121 @@
+"""`mixed`: idle, dripping and deaf clients, a storm of asks and probes at once: what those who behave notice of it."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any, Final
+
+from benchmarks.clients import Fakes, Load, Watched, ask, idle_clients, slow_clients, start_fakes, watch
+from benchmarks.figures import Samples
+from benchmarks.peers import ASK, Ours, Server
+from benchmarks.probes import GAP_NOTE
+from benchmarks.report import Benchmark, Column, attempt
+from benchmarks.stage import Stage
+
+_BACKENDS: Final = 1000
+_IDLE: Final = 5000
+_DRIPPING: Final = 2000
+_DEAF: Final = 500
+_FILL_S: Final = 4.0
+"""The deaf have filled their buffers by then, and neither they nor the dripping have been cut for long."""
+_MOST_S: Final = 40.0
+"""Idle clients are cut after 60 s of silence, as they should be; the measurement ends before."""
+
+
+def _measure(stage: Stage, seconds: float) -> Samples:
+    seconds = min(seconds, _MOST_S)
+    fakes = start_fakes(stage)
+    server = Ours(fakes.endpoints(_BACKENDS)).start(stage)
+    time.sleep(2.0)
+    yield attempt("no clients", "ours", True, partial(_quiet, stage, fakes, server, seconds))
+    yield attempt("storm alone", "ours", True, partial(_storm, stage, fakes, server, seconds))
+    yield attempt("all at once", "ours", True, partial(_crowded_storm, stage, fakes, server, seconds))
+
+
+def _quiet(stage: Stage, fakes: Fakes, server: Server, seconds: float) -> dict[str, float]:
+    down = server.running.events("backend_down")
+    fakes.since()
+    watched = watch(stage, server, seconds)
+    return {**_probes(fakes, server, down), **_cores(watched)}
+
+
+def _storm(stage: Stage, fakes: Fakes, server: Server, seconds: float) -> dict[str, float]:
+    down = server.running.events("backend_down")
+    fakes.since()
+    asked = ask(stage, server, Load("short"), seconds)
+    return {
+        "asks_per_s": asked.asks / asked.seconds,
+        "p50_ms": asked.p50_us / 1000,
+        "p99_ms": asked.p99_us / 1000,
+        "max_ms": asked.max_us / 1000,
+        "errors": asked.errors,
+        **_probes(fakes, server, down),
+        **_cores(asked.meanwhile),
+    }
+
+
+def _crowded_storm(stage: Stage, fakes: Fakes, server: Server, seconds: float) -> dict[str, float]:
+    with (
+        idle_clients(stage, server, _IDLE) as idle,
+        slow_clients(stage, server, "drip", _DRIPPING) as dripping,
+        slow_clients(stage, server, "deaf", _DEAF) as deaf,
+    ):
+        time.sleep(_FILL_S)
+        figures = _storm(stage, fakes, server, seconds)
+        told = {"idle": idle.finish(10.0), "drip": dripping.finish(10.0), "deaf": deaf.finish(10.0)}
+    return figures | _crowd(told)
+
+
+def _cores(watched: Watched) -> dict[str, float]:
+    return {"server_core": watched.server_core, "others_core": watched.others_core}
+
+
+def _probes(fakes: Fakes, server: Server, down: int) -> dict[str, float]:
+    saw = fakes.since()
+    return {
+        "off_p99_ms": saw["off_p99_us"] / 1000,
+        "late_p99_ms": saw["late_p99_us"] / 1000,
+        "longest_s": saw["longest_us"] / 1e6,
+        "down": server.running.events("backend_down") - down,
+    }
+
+
+def _crowd(told: dict[str, dict[str, Any]]) -> dict[str, float]:
+    return {
+        "idle_lost": told["idle"]["dropped"] + told["idle"]["errors"],
+        "drip_open": told["drip"]["open"],
+        "drip_cut": told["drip"]["cut"],
+        "deaf_cut": told["deaf"]["cut"],
+        "deaf_open": told["deaf"]["open"],
+        "deaf_blocked": told["deaf"]["blocked"],
+        "deaf_asks": told["deaf"]["sent_bytes"] / len(ASK),
+    }
+
+
+MIXED: Final = Benchmark(
+    "mixed",
+    f"{_IDLE:,} idle, {_DRIPPING:,} dripping, {_DEAF} deaf, a storm of short asks, {_BACKENDS:,} backends",
+    (
+        Column("asks_per_s", "good asks/s"),
+        Column("p50_ms", "p50 ms", 1),
+        Column("p99_ms", "p99 ms", 1),
+        Column("max_ms", "max ms", 1),
+        Column("errors", "errors"),
+        Column("off_p99_ms", "|gap - 1 s| p99 ms", 1),
+        Column("late_p99_ms", "late p99 ms", 1),
+        Column("longest_s", "longest gap s", 2),
+        Column("down", "went down"),
+        Column("server_core", "server core %", 1),
+        Column("others_core", "others on it %", 1),
+        Column("idle_lost", "idle lost"),
+        Column("drip_cut", "drip cut"),
+        Column("deaf_cut", "deaf cut"),
+    ),
+    _measure,
+    notes=(
+        GAP_NOTE,
+        "dripping and deaf clients are cut at the message and the send deadline, 5 s, and come again: that is meant",
+        "idle lost, errors and backends that went down are what must be 0",
+    ),
+)

@@ -1,0 +1,118 @@
+"""What has to be made before anything is measured: the C programs, and a venv of the distribution's python3.
+
+Both are kept in a cache folder and made anew when what they are made from changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from benchmarks.machine import find_program, output_of
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+"""The checkout: the code under test."""
+
+_SOURCES: Final = Path(__file__).resolve().parent
+_PROGRAMS: Final = ("load", "slow", "fakes", "bare")
+_NEEDED: Final = ("taskset", "setpriv")
+_COMPILE_S: Final = 120.0
+_INSTALL_S: Final = 600.0
+
+
+class CannotMeasureError(Exception):
+    """Something that every measurement needs is missing, or has failed; the text says what."""
+
+
+@attrs.frozen
+class Tools:
+    """Where everything is. `python` has the project's dependencies, and not the project."""
+
+    load: Path
+    slow: Path
+    fakes: Path
+    bare: Path
+    python: Path
+    packages: str
+    """The versions of what ours stands on."""
+
+
+def make_tools(python: str) -> Tools:
+    """Compile and install what is not in the cache yet. Raise CannotMeasureError when that is not possible."""
+    for name in _NEEDED:
+        if find_program(name) is None:
+            raise CannotMeasureError(f"there is no {name}, which comes with util-linux")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lambdamu-bench"
+    cache.mkdir(parents=True, exist_ok=True)
+    interpreter = _make_venv(cache, python)
+    return Tools(
+        **{name: _compile(cache, name) for name in _PROGRAMS},
+        python=interpreter,
+        packages=output_of(str(interpreter), "-c", _LIST_PACKAGES),
+    )
+
+
+_LIST_PACKAGES: Final = """
+from importlib.metadata import version
+print(", ".join(f"{name} {version(name)}" for name in ("trio", "msgpack", "attrs", "prometheus-client")))
+"""
+
+
+def _compile(cache: Path, name: str) -> Path:
+    compiler = find_program("cc")
+    if compiler is None:
+        raise CannotMeasureError("there is no C compiler: the load generator is compiled at run time, by `cc`")
+    source = _SOURCES / f"{name}.c"
+    key = _digest(source.read_text(), (_SOURCES / "net.h").read_text(), output_of(compiler, "--version"))
+    target = cache / f"{name}-{key}"
+    if not target.exists():
+        fresh = target.with_suffix(f".{os.getpid()}")
+        _run(_COMPILE_S, compiler, "-O2", "-Wall", "-Wextra", "-o", str(fresh), str(source))
+        fresh.rename(target)
+    return target
+
+
+def _make_venv(cache: Path, python: str) -> Path:
+    if find_program(python) is None:
+        raise CannotMeasureError(f"there is no {python}; --python names another, and the table names it too")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = sorted(project["project"]["dependencies"])
+    constraints = sorted(_constraints(project))
+    folder = cache / f"venv-{_digest(output_of(python, '-VV'), python, *wanted, '', *constraints)}"
+    interpreter = folder / "bin" / "python"
+    if (folder / "complete").exists():
+        return interpreter
+    shutil.rmtree(folder, ignore_errors=True)
+    _run(_INSTALL_S, python, "-m", "venv", str(folder))
+    (folder / "constraints.txt").write_text("\n".join(constraints))
+    pip = (str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    _run(_INSTALL_S, *pip, "-c", str(folder / "constraints.txt"), *wanted)
+    (folder / "complete").touch()
+    return interpreter
+
+
+def _constraints(project: dict[str, Any]) -> list[str]:
+    constraints: list[str] = project.get("tool", {}).get("uv", {}).get("constraint-dependencies", [])
+    return constraints
+
+
+def _run(within_s: float, *command: str) -> None:
+    try:
+        done = subprocess.run(  # noqa: S603 - the compiler, the interpreter and its pip
+            command, capture_output=True, text=True, timeout=within_s, check=False
+        )
+    except subprocess.TimeoutExpired as exc:
+        raise CannotMeasureError(f"{' '.join(command)} has not ended within {within_s:g} s") from exc
+    if done.returncode != 0:
+        raise CannotMeasureError(f"{' '.join(command)} has failed:\n{done.stdout}{done.stderr}")
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
