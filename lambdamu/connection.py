@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import Final, Protocol
+from typing import Protocol
 
 import trio
 
@@ -12,22 +12,19 @@ from lambdamu.datapack import Decoder
 from lambdamu.errors import RemoteProtocolError
 from lambdamu.messages import Batch, Message, fatal_error
 from lambdamu.objects import Later, Peer
-from lambdamu.port import Ending, Handler, PortLimits, PortObserver
-
-_READ_BYTES: Final = 16384
-_FLUSH_BYTES: Final = 65536
-"""Answers to pipelined batches gather up to this size before they are sent."""
-_BATCHES_A_TURN: Final = 16
-"""After so many batches other tasks get their turn."""
-_LAST_CALL_S: Final = 0.1
-"""At a stop, a question that is on its way is still answered when it comes within this time. It begins anew for each
-connection when it next waits for its peer: what a busy server has not read yet was asked in time."""
-_REST_S: Final = 1.0
-"""At a stop, the rest of a question that has begun is waited for so long at most."""
-_LINGER_S: Final = 0.5
-_LINGER_BYTES: Final = 262144
-"""A socket closed with bytes unread resets the connection, and the peer may lose our last message. So they are read
-and thrown away first, within these bounds."""
+from lambdamu.port import (
+    BATCHES_A_TURN,
+    FLUSH_BYTES,
+    LAST_CALL_S,
+    LINGER_BYTES,
+    LINGER_S,
+    READ_BYTES,
+    REST_S,
+    Ending,
+    Handler,
+    PortLimits,
+    PortObserver,
+)
 
 
 class Server(Protocol):
@@ -100,15 +97,15 @@ class Connection:
         while True:
             deadline, why = self._deadline()
             with self._server.waiting(deadline):
-                return bytes(await self._stream.receive_some(_READ_BYTES))
+                return bytes(await self._stream.receive_some(READ_BYTES))
             if trio.current_time() >= deadline:
                 return why
 
     def _deadline(self) -> tuple[float, Ending]:
         if self._server.stopped_at is not None:
-            self._last_call = min(self._last_call, trio.current_time() + _LAST_CALL_S)
+            self._last_call = min(self._last_call, trio.current_time() + LAST_CALL_S)
         if self._decoder.pending:
-            due = min(self._batch_began + self._limits.message_s, self._last_call + _REST_S)
+            due = min(self._batch_began + self._limits.message_s, self._last_call + REST_S)
             return due, Ending.MESSAGE_DEADLINE
         if self._server.stopped_at is not None:
             return self._last_call, Ending.STOPPED
@@ -122,9 +119,9 @@ class Connection:
             await self._answer(batch)
             # What is left, if anything, is the beginning of the next batch, and came with these bytes.
             self._batch_began = now
-            if len(self._out) > _FLUSH_BYTES:
+            if len(self._out) > FLUSH_BYTES:
                 await self._flush()
-            if served % _BATCHES_A_TURN == 0:
+            if served % BATCHES_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
 
     async def _answer(self, batch: Batch) -> None:
@@ -167,7 +164,7 @@ class Connection:
     async def _read_ahead(self, later: Later, owed: trio.CancelScope) -> None:
         while len(self._ahead) < self._limits.batch_bytes and not self._half_closed:
             try:
-                received = await self._stream.receive_some(_READ_BYTES)
+                received = await self._stream.receive_some(READ_BYTES)
             except trio.BrokenResourceError:
                 owed.cancel()
                 return
@@ -195,9 +192,9 @@ class Connection:
 
     async def _end(self, how: Ending) -> Ending:
         if how in (Ending.PROTOCOL, Ending.STOPPED):
-            with trio.move_on_after(_LINGER_S), suppress(trio.BrokenResourceError):
+            with trio.move_on_after(LINGER_S), suppress(trio.BrokenResourceError):
                 await self._stream.send_eof()
                 thrown_away = 0
-                while thrown_away < _LINGER_BYTES and (received := await self._stream.receive_some(_READ_BYTES)):
+                while thrown_away < LINGER_BYTES and (received := await self._stream.receive_some(READ_BYTES)):
                     thrown_away += len(received)
         return how

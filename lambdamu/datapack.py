@@ -54,11 +54,18 @@ class Decoder:
         self._buffer = bytearray()
         self._scan = _Scan(limits)
         self._failure: RemoteProtocolError | None = None
+        self.frame = b""
+        """The bytes of the last batch."""
 
     @property
     def pending(self) -> bool:
         """Whether the beginning of a batch waits for its rest, or whole batches wait to be taken from `feed`."""
         return bool(self._buffer)
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes are held."""
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> Iterator[Batch]:
         """Take `data` and return the batches that are whole now; each is decoded when it is asked for."""
@@ -68,7 +75,7 @@ class Decoder:
     def _batches(self) -> Iterator[Batch]:
         while True:
             try:
-                batch = self._next_batch()
+                batch = self.next_batch()
             except RemoteProtocolError as exc:
                 self._failure = exc
                 self._buffer.clear()
@@ -77,13 +84,14 @@ class Decoder:
                 return
             yield batch
 
-    def _next_batch(self) -> Batch | None:
+    def next_batch(self) -> Batch | None:
+        """Return the next batch that is whole, or None; raise RemoteProtocolError as `feed` does."""
         if self._failure is not None:
             raise self._failure
         end = self._scan.find_end(self._buffer)
         if end is None:
             return None
-        frame = bytes(self._buffer[:end])
+        frame = self.frame = bytes(self._buffer[:end])
         del self._buffer[:end]
         self._scan = _Scan(self._limits)
         return _decode(frame, self._limits)

@@ -7,8 +7,8 @@ from typing import Generic, TypeVar
 
 import trio
 
-from lambdamu.messages import Code, Command, Message, error
-from lambdamu.objects import NOTHING, LMObject, Peer, Reply
+from lambdamu.messages import Batch, Code, Command, Message, error
+from lambdamu.objects import NOTHING, LMObject, Peer, Quick, Reply
 
 
 class LogicalMachine:
@@ -29,6 +29,12 @@ class LogicalMachine:
         if message.command in (Command.VALUE, Command.ERROR):
             return NOTHING
         return [error(message, Code.UNKNOWN_OBJECT, "there is no such object here")]
+
+    def prepare(self, batch: Batch) -> Quick | None:
+        """Return what answers a batch of the same bytes, when its one message has such an answer."""
+        if len(batch) != 1 or batch[0].object not in self.objects:
+            return None
+        return self.objects[batch[0].object].prepare(batch[0])
 
     def disconnected(self, peer: Peer) -> None:
         for lm_object in self.objects.values():

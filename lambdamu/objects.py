@@ -31,11 +31,21 @@ class Peer:
 
     @classmethod
     def from_address(cls, host: str, port: int) -> Peer:
-        if host.startswith("::ffff:"):
-            mapped = ipaddress.IPv6Address(host).ipv4_mapped
-            if mapped is not None:
-                host = str(mapped)
-        return cls(host, port)
+        return cls(unmapped(host), port)
+
+
+def unmapped(host: str) -> str:
+    """Return an address in text form, the IPv4 one when it came mapped into IPv6."""
+    if host.startswith("::ffff:"):
+        mapped = ipaddress.IPv6Address(host).ipv4_mapped
+        if mapped is not None:
+            return str(mapped)
+    return host
+
+
+def family_of(host: str) -> Literal[4, 6]:
+    """Return the family of an address as the system gave it, mapped or not."""
+    return 6 if ":" in host and ":" in unmapped(host) else 4
 
 
 class Later:
@@ -80,6 +90,8 @@ class Later:
 
 Reply = Sequence[Message] | Later
 Action = Callable[[Message, float, Peer], Reply]
+Quick = Callable[[float, Literal[4, 6]], bytes]
+"""What answers a frequent question: the moment and the family of the client in, the bytes of a batch out."""
 NOTHING: Final[Sequence[Message]] = ()
 
 
@@ -107,6 +119,10 @@ class LMObject:
         if action is not None:
             return action(message, now, peer)
         return self._refuse(message)
+
+    def prepare(self, message: Message) -> Quick | None:  # noqa: ARG002 - few objects have such questions
+        """Return what answers this message whoever sends it, where it hangs on the moment and the family alone."""
+        return None
 
     def disconnected(self, peer: Peer) -> None:
         """Hear that the connection of `peer` is gone."""

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+import ipaddress
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 import attrs
 
 from lambdamu.datapack import WireLimits
-from lambdamu.messages import Message
-from lambdamu.objects import Peer, Reply
+from lambdamu.messages import Batch, Message
+from lambdamu.objects import Peer, Quick, Reply, unmapped
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+READ_BYTES: Final = 16384
+FLUSH_BYTES: Final = 65536
+"""Answers to pipelined batches gather up to this size before they are sent."""
+BATCHES_A_TURN: Final = 16
+"""After so many batches of one connection others get their turn."""
+ACCEPTS_A_TURN: Final = 64
+ACCEPTS_AT_STOP: Final = 4096
+"""Those whom the kernel has let in before a stop are let in still, so many at most: others go on coming."""
+ACCEPT_PAUSE_S: Final = 0.1
+"""While a resource is short, it is tried so often to let somebody in."""
+LAST_CALL_S: Final = 0.1
+"""At a stop, a question that is on its way is still answered when it comes within this time."""
+REST_S: Final = 1.0
+"""At a stop, the rest of a question that has begun is waited for so long at most."""
+LINGER_S: Final = 0.5
+LINGER_BYTES: Final = 262144
+"""A socket closed with bytes unread resets the connection, and the peer may lose our last message. So they are read
+and thrown away first, within these bounds."""
+TOO_MANY: Final = "too many connections are open"
+TOO_MANY_FROM_THERE: Final = "too many connections are open from this address"
 
 
 @attrs.frozen
@@ -24,6 +48,10 @@ class PortLimits(WireLimits):
     """A reply must be taken in this time."""
     connections: int = 10000
     """Open at once; one more is told so and closed."""
+    connections_per_address: int = 0
+    """Open at once from one address; 0 for no such limit."""
+    exempt: tuple[Network, ...] = ()
+    """Networks whose addresses may have as many as they like, such as those of a balancer or a carrier."""
 
 
 class Ending(StrEnum):
@@ -43,7 +71,13 @@ class Handler(Protocol):
 
     def handle(self, message: Message, now: float, peer: Peer) -> Reply: ...
 
-    def disconnected(self, peer: Peer) -> None: ...
+    def prepare(self, batch: Batch) -> Quick | None:
+        """Return what answers a batch of the same bytes from now on, where that hangs on no more than the moment."""
+        ...
+
+    def disconnected(self, peer: Peer) -> None:
+        """Hear that the connection of `peer` is gone, when it has asked anything."""
+        ...
 
 
 class PortObserver:
@@ -63,3 +97,35 @@ class PortObserver:
 
     def cannot_accept(self, error: OSError) -> None:
         """No connection can be accepted for want of a resource; told at most ten times a second."""
+
+
+class AddressCap:
+    """Counts the connections of each address, where there is a limit on them."""
+
+    def __init__(self, limits: PortLimits) -> None:
+        self._most = limits.connections_per_address
+        self._exempt = limits.exempt
+        self._open: dict[str, int] = {}
+
+    def enter(self, host: str) -> bool:
+        """Count one more; False when that is one too many. An IPv4 address mapped into IPv6 is the IPv4 one."""
+        if not self._most:
+            return True
+        host = unmapped(host)
+        count = self._open.get(host, 0)
+        if count >= self._most and not self._is_exempt(host):
+            return False
+        self._open[host] = count + 1
+        return True
+
+    def leave(self, host: str) -> None:
+        """Count one less of those that entered."""
+        if self._most:
+            host = unmapped(host)
+            self._open[host] -= 1
+            if not self._open[host]:
+                del self._open[host]
+
+    def _is_exempt(self, host: str) -> bool:
+        address = ipaddress.ip_address(host.partition("%")[0])
+        return any(address in network for network in self._exempt)

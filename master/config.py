@@ -142,6 +142,7 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "idle_s": _LONG,
             "send_s": _DEADLINE,
             "connections": Bounds(1, 1_000_000),
+            "connections_per_address": Bounds(0, 1_000_000),
         },
         ProbePolicy: {
             "interval_s": _DEADLINE,

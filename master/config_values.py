@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 import cattrs
 
 from lambdamu.address import Address, parse_host, quoted
+from lambdamu.port import Network
 from master.config import BOUNDS, TABLES, BackendConfig, Bounds, Mode
 
 if TYPE_CHECKING:
@@ -97,6 +98,20 @@ def _structure_address(value: object, _: Any) -> Address:
     return Address.parse(_structure_str(value, str))
 
 
+def _structure_networks(value: object, _: Any) -> tuple[Network, ...]:
+    if not isinstance(value, list):
+        raise _wrong("an array of texts", value)
+    return tuple(_network(_structure_str(item, str)) for item in value)
+
+
+def _network(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as exc:
+        hint = ": bits are set behind the prefix" if "host bits" in str(exc) else ""
+        raise ValueError(f"{quoted(text)} is not a network such as 10.0.0.0/8 or 2001:db8::/32{hint}") from None
+
+
 def _structure_advertise(value: object, _: Any) -> tuple[Address, ...]:
     if not isinstance(value, list):
         raise _wrong("an array of texts", value)
@@ -120,8 +135,9 @@ def _converter() -> cattrs.Converter:
     converter.register_structure_hook(str, _structure_str)
     converter.register_structure_hook(Mode, _structure_mode)
     converter.register_structure_hook(Address, _structure_address)
-    # The only array of values there is. cattrs would iterate over a text or a table as well.
+    # The only arrays of values there are. cattrs would iterate over a text or a table as well.
     converter.register_structure_hook_func(lambda kind: kind == tuple[Address, ...], _structure_advertise)
+    converter.register_structure_hook_func(lambda kind: kind == tuple[Network, ...], _structure_networks)
     return converter
 
 

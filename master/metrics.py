@@ -1,89 +1,103 @@
-"""The metrics of one master: its own registry, counted from the start. Children are looked up once and kept.
+"""The metrics of one master: plain numbers that are counted from the start, and read when somebody looks.
 
-Names follow the conventions of Prometheus: base units, `_total` for what only grows. What the pool knows is read from
-the pool when somebody looks, and is not stored a second time.
+Counting an ask costs an addition. What the pool knows is read from the pool, and is not stored a second time. Each
+master has its own registry. Names follow the conventions of Prometheus: base units, `_total` for what only grows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 import trio
-from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from lambdamu.errors import LinkError
 from lambdamu.messages import Code, LinkFault, Result
 from lambdamu.tcp_server import Ending
-from master.core.pool import Pool
+from master.core.pool import Pool, State
+
+_FATAL: Final = (Code.LIMIT, Code.NOT_MESSAGE_PACK, Code.BAD_MESSAGE)
 
 
-class Metrics:
-    """One registry and the counters in it; two masters in one process do not meet."""
+class Metrics(Collector):
+    """What has been counted so far, by word; every word is there from the start."""
 
     def __init__(self, names: Iterable[str], connections_limit: int) -> None:
-        self.registry = CollectorRegistry()
-        asks = Counter("lambdamu_asks", "Asks answered, by result.", ["result"], registry=self.registry)
-        self.asks = {result: asks.labels(result) for result in Result}
-        ended = Counter("lambdamu_connections_ended", "Connections ended, by how.", ["how"], registry=self.registry)
-        self.endings = {how: ended.labels(how) for how in Ending}
-        broken = Counter("lambdamu_protocol_errors", "Peers cut off, by code.", ["code"], registry=self.registry)
-        self.broken = {code: broken.labels(code) for code in (Code.LIMIT, Code.NOT_MESSAGE_PACK, Code.BAD_MESSAGE)}
-        self.refused = self._counter("connections_refused", "Connections turned away: too many were open.")
-        self.exhausted = self._counter(
-            "accept_failures", "Times no connection could be accepted for want of resources."
-        )
-        self.open = Gauge("lambdamu_connections", "Connections open now.", registry=self.registry)
-        limit = Gauge("lambdamu_connections_limit", "Connections that may be open.", registry=self.registry)
-        limit.set(connections_limit)
-        good = Counter("lambdamu_probes", "Probes that gave a report.", ["backend"], registry=self.registry)
-        failed = Counter("lambdamu_probe_failures", "Probes that failed.", ["backend"], registry=self.registry)
-        whys = Counter("lambdamu_probe_faults", "Probes that failed, by why.", ["why"], registry=self.registry)
-        self.probes = {name: good.labels(name) for name in names}
-        self.failures = {name: failed.labels(name) for name in self.probes}
+        self.asks = dict.fromkeys(Result, 0)
+        self.open = 0
+        self.connections_limit = connections_limit
+        self.endings = dict.fromkeys(Ending, 0)
+        self.broken = dict.fromkeys(_FATAL, 0)
+        self.refused = 0
+        self.exhausted = 0
+        self.probes = dict.fromkeys(names, 0)
+        self.failures = dict.fromkeys(self.probes, 0)
         # Not by backend and why: ten series for each of ten thousand backends would be most of this process.
-        self.faults = {why: whys.labels(why) for why in LinkFault}
-
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"lambdamu_{name}", text, registry=self.registry)
+        self.faults = dict.fromkeys(LinkFault, 0)
+        self._pool: Pool | None = None
+        self._log_dropped: Callable[[], int] | None = None
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
 
     def watch(self, pool: Pool) -> None:
         """Show what `pool` knows, from now on."""
-        self.registry.register(PoolCollector(pool))
+        self._pool = pool
 
     def watch_log(self, dropped: Callable[[], int]) -> None:
         """Show how many lines the log has dropped, from now on."""
-        gauge = Gauge("lambdamu_log_lines_dropped", "Lines that could not be written.", registry=self.registry)
-        gauge.set_function(dropped)
+        self._log_dropped = dropped
 
     def probed(self, name: str, failure: LinkError | None) -> None:
         if failure is None:
-            self.probes[name].inc()
+            self.probes[name] += 1
         else:
-            self.failures[name].inc()
-            self.faults[LinkFault(failure.why)].inc()
-
-
-class PoolCollector(Collector):
-    """Reads the pool when the registry is read, inside trio."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+            self.failures[name] += 1
+            self.faults[LinkFault(failure.why)] += 1
 
     def describe(self) -> Iterable[Metric]:
         """Say nothing beforehand: the registry need not run a collection to know the names."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        now = trio.current_time()
-        ready = GaugeMetricFamily("lambdamu_backend_ready", "Whether clients are sent there now.", labels=["backend"])
-        users = GaugeMetricFamily("lambdamu_backend_users", "Users reported and sent since.", labels=["backend"])
-        held = GaugeMetricFamily("lambdamu_backend_reservations", "Assignments not yet reported.", labels=["backend"])
-        for member in self._pool:
-            name = [member.backend.name]
-            ready.add_metric(name, member.state(now) == "ready")
-            users.add_metric(name, member.users(now))
-            held.add_metric(name, member.reservations.count(now))
-        yield from (ready, users, held)
-        yield GaugeMetricFamily("lambdamu_choice_entries", "Entries in the heap of candidates.", self._pool.entries)
+        """Give everything; inside trio, since ages are reckoned by its clock."""
+        yield _by("asks", "Asks answered.", "result", self.asks)
+        yield GaugeMetricFamily("lambdamu_connections", "Connections open now.", self.open)
+        yield GaugeMetricFamily("lambdamu_connections_limit", "Connections that may be open.", self.connections_limit)
+        yield _by("connections_ended", "Connections ended.", "how", self.endings)
+        yield _by("protocol_errors", "Peers cut off.", "code", self.broken)
+        yield _total("connections_refused", "Connections turned away: too many were open.", self.refused)
+        yield _total("accept_failures", "Times no connection could be accepted for want of resources.", self.exhausted)
+        yield _by("probes", "Probes that gave a report.", "backend", self.probes)
+        yield _by("probe_failures", "Probes that failed.", "backend", self.failures)
+        yield _by("probe_faults", "Probes that failed, by why.", "why", self.faults)
+        if self._log_dropped is not None:
+            yield _total("log_lines_dropped", "Lines that could not be written.", self._log_dropped())
+        if self._pool is not None:
+            yield from _pool(self._pool, trio.current_time())
+
+
+def _total(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"lambdamu_{name}", text, value)
+
+
+def _by(name: str, text: str, label: str, values: Mapping[Any, int]) -> Metric:
+    family = CounterMetricFamily(f"lambdamu_{name}", text, labels=[label])
+    for word, value in values.items():
+        family.add_metric([word], value)
+    return family
+
+
+def _pool(pool: Pool, now: float) -> Iterator[Metric]:
+    ready = GaugeMetricFamily("lambdamu_backend_ready", "Whether clients are sent there now.", labels=["backend"])
+    users = GaugeMetricFamily("lambdamu_backend_users", "Users reported and sent since.", labels=["backend"])
+    held = GaugeMetricFamily("lambdamu_backend_reservations", "Assignments not yet reported.", labels=["backend"])
+    for member in pool:
+        name = [member.backend.name]
+        ready.add_metric(name, member.state(now) is State.READY)
+        users.add_metric(name, member.users(now))
+        held.add_metric(name, member.reservations.count(now))
+    yield from (ready, users, held)
+    yield GaugeMetricFamily("lambdamu_choice_entries", "Entries in the heap of candidates.", pool.entries)

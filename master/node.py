@@ -175,23 +175,23 @@ class Observer(PortObserver, ProbeObserver):
         self._unsaid: dict[str, _Change] = {}
 
     def answered(self, result: Result) -> None:
-        self._metrics.asks[result].inc()
+        self._metrics.asks[result] += 1
 
     def opened(self) -> None:
-        self._metrics.open.inc()
+        self._metrics.open += 1
 
     def ended(self, how: Ending) -> None:
-        self._metrics.open.dec()
-        self._metrics.endings[how].inc()
+        self._metrics.open -= 1
+        self._metrics.endings[how] += 1
 
     def refused(self) -> None:
-        self._metrics.refused.inc()
+        self._metrics.refused += 1
 
     def broke_protocol(self, code: str) -> None:
-        self._metrics.broken[Code(code)].inc()
+        self._metrics.broken[Code(code)] += 1
 
     def cannot_accept(self, error: OSError) -> None:
-        self._metrics.exhausted.inc()
+        self._metrics.exhausted += 1
         held = self._resources.let_through(trio.current_time())
         if held is not None:
             self._log.error("cannot_accept", error=error.strerror, left_out=held)

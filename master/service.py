@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 import attrs
 
+from lambdamu.datapack import encode
 from lambdamu.messages import (
     DO_SEND_SERVER,
     MASTER,
@@ -22,7 +23,8 @@ from lambdamu.messages import (
     as_text,
     error,
 )
-from lambdamu.objects import LMObject, Peer, Reply
+from lambdamu.objects import LMObject, Peer, Quick, Reply
+from master.core.backend import FAMILIES, Endpoint, Family
 from master.core.pool import Ask, Assignment, Place, Pool
 
 _ALTERNATES: Final = 2
@@ -61,6 +63,7 @@ class Master(LMObject):
         self._policy = policy
         self._rng = rng
         self._observer = observer
+        self._packed: dict[Endpoint, bytes] = {}
 
     def do_send_server(self, message: Message, now: float, peer: Peer) -> Reply:
         """Return the live backend with the most room; to a plain ask, its address and nothing else."""
@@ -80,6 +83,27 @@ class Master(LMObject):
         if isinstance(assignment, Assignment):
             return self._answer(Result.OK, self._ok(assignment, wants))
         return self._answer(Result.NO_SERVER, {"RetryAfter": self._retry_after()})
+
+    def prepare(self, message: Message) -> Quick | None:
+        """Return what answers a plain ask: the choice is made each time, its bytes are packed once for each address."""
+        plain = message.command == Command.EVENT and message.name == DO_SEND_SERVER and message.data is None
+        return self._send_server_quickly if plain else None
+
+    def _send_server_quickly(self, now: float, family: Family) -> bytes:
+        member = self._pool.pick(now, self._rng)
+        if member is None:
+            return encode(self._answer(Result.NO_SERVER, {"RetryAfter": self._retry_after()}))
+        self._observer.answered(Result.OK)
+        endpoint = member.told[family]
+        return self._packed.get(endpoint) or self._pack(endpoint)
+
+    def _pack(self, endpoint: Endpoint) -> bytes:
+        if len(self._packed) > 2 * len(FAMILIES) * len(self._pool):
+            self._packed.clear()  # names that go from address to address leave old ones behind
+        ip, port = endpoint
+        message = Message(MASTER, Command.VALUE, SERVER, {"Result": Result.OK, "Data": {"IP": ip, "Port": port}})
+        packed = self._packed[endpoint] = encode([message])
+        return packed
 
     def _answer(self, result: Result, data: Mapping[str, Any]) -> Sequence[Message]:
         self._observer.answered(result)

@@ -8,8 +8,8 @@ import attrs
 import trio
 
 from lambdamu.datapack import encode
-from lambdamu.messages import Message
-from lambdamu.objects import Later, Peer, Reply
+from lambdamu.messages import Batch, Message
+from lambdamu.objects import Later, Peer, Quick, Reply
 from lambdamu.tcp_server import Handler
 from server_stub.faults import Fault, Kind, Pack, packer, tamper
 
@@ -24,8 +24,15 @@ def with_fault(fault: Fault, handler: Handler, nursery: trio.Nursery) -> tuple[H
     return Tampered(handler, fault), packer(fault)
 
 
+class _NoShortcut:
+    """Has every question answered one by one, since the fault lies in that."""
+
+    def prepare(self, batch: Batch) -> Quick | None:  # noqa: ARG002 - the same for all
+        return None
+
+
 @attrs.define(eq=False)
-class Tampered:
+class Tampered(_NoShortcut):
     """Leaves answers out, or changes them."""
 
     _handler: Handler
@@ -40,7 +47,7 @@ class Tampered:
 
 
 @attrs.define(eq=False)
-class Slow:
+class Slow(_NoShortcut):
     """Gives each answer late. A connection has its answers in order, so what one has to wait for, the next does too."""
 
     _handler: Handler
@@ -66,7 +73,7 @@ class Slow:
             later.answer(answers)
 
 
-class Half:
+class Half(_NoShortcut):
     """Lets half of the bytes of a connection's first answer through, and nothing after it."""
 
     def __init__(self, handler: Handler) -> None:

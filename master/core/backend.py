@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import attrs
 
 Family = Literal[4, 6]
+FAMILIES: Final[tuple[Family, Family]] = (4, 6)
 Endpoint = tuple[str, int]
 """An address in text form, and a port."""
 

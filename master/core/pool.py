@@ -13,7 +13,7 @@ from enum import StrEnum
 
 import attrs
 
-from master.core.backend import Backend, Endpoint, Family
+from master.core.backend import FAMILIES, Backend, Endpoint, Family
 from master.core.health import Health, HealthPolicy, Report
 from master.core.load import LoadPolicy, Reservations, load
 from master.core.selection import LeastLoaded
@@ -73,6 +73,10 @@ class Member:
     report: Report | None = None
     probed: Endpoint | None = None
     """The address that gave the report."""
+    expiring: bool = False
+    """Whether the pool will look again when its oldest reservation is due to be forgotten."""
+    told: dict[Family, Endpoint] = attrs.field(factory=dict)
+    """Where a client of each family is sent."""
 
     def users(self, now: float) -> int:
         """Return the users it is taken to have: those reported, and those sent since."""
@@ -90,6 +94,18 @@ class Member:
     def works(self, now: float) -> bool:
         """Whether it is up and its report is fresh, room or not."""
         return self.state(now) in (State.READY, State.FULL, State.NO_WEIGHT)
+
+    def usable(self, now: float) -> bool:
+        """Whether its state is READY, found out the short way: every ask comes by here."""
+        report, health, capacity = self.report, self.health, self.backend.capacity
+        return (
+            report is not None
+            and health.up
+            and not health.lost
+            and now - report.asked_at <= health.policy.stale_after_s
+            and self.backend.weight > 0
+            and (capacity is None or report.count + self.reservations.count(now) < capacity)
+        )
 
     def state(self, now: float) -> State:
         if self.report is None:
@@ -112,10 +128,9 @@ class Pool:
 
     def __init__(self, backends: Iterable[Backend], health: HealthPolicy, loads: LoadPolicy) -> None:
         self._members = {backend.name: Member(backend, Health(health), Reservations(loads)) for backend in backends}
-        self._choice: LeastLoaded[Member] = LeastLoaded(lambda member, now: member.state(now) is State.READY)
+        self._choice: LeastLoaded[Member] = LeastLoaded(Member.usable)
         self._expiries: list[tuple[float, str]] = []
         """When to look whether reservations of a backend are forgotten: a heap, a backend stands in it once at most."""
-        self._expiring: set[str] = set()
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -133,14 +148,23 @@ class Pool:
 
     def assign(self, now: float, rng: random.Random, ask: Ask) -> Assignment | Refused:
         """Choose the usable backend with the least load and reserve a place there."""
-        self._expire(now, rng)
-        member = self._choice.best(now)
+        alternates = self._alternates(now, rng, ask) if ask.alternates else ()
+        member = self.pick(now, rng)
         if member is None:
             return REFUSED
-        alternates = self._alternates(now, ask) if ask.alternates else ()
-        self._reserve(member, now)
-        self._choice.rank(member, member.load(now), rng)
         return Assignment(_place(member, ask.family), alternates)
+
+    def pick(self, now: float, rng: random.Random) -> Member | None:
+        """Do the same, and return the member itself: all that a plain ask needs."""
+        if self._expiries and self._expiries[0][0] <= now:
+            self._expire(now, rng)
+        member = self._choice.best(now)
+        if member is not None:
+            member.reservations.add(now)
+            if not member.expiring:
+                self._watch_expiry(member)
+            self._choice.rerank_best(member.load(now), rng)
+        return member
 
     def record_report(
         self, now: float, rng: random.Random, name: str, count: int, asked_at: float, probed: Endpoint
@@ -150,7 +174,9 @@ class Pool:
         member.health.succeeded()
         if member.report is None or asked_at >= member.report.asked_at:
             member.report = Report(count, asked_at)
-            member.probed = probed
+            if probed != member.probed:
+                member.probed = probed
+                member.told = {family: member.backend.endpoint_for(family, probed) for family in FAMILIES}
             member.reservations.confirmed_by(asked_at)
         self._rank(member, now, rng)
         return member.state(now)
@@ -175,28 +201,25 @@ class Pool:
         if member.backend.weight > 0:
             self._choice.rank(member, member.load(now), rng)
 
-    def _reserve(self, member: Member, now: float) -> None:
-        member.reservations.add(now)
-        self._watch_expiry(member)
-
     def _expire(self, now: float, rng: random.Random) -> None:
         """Give new places to those who were held back by clients that never came."""
         while self._expiries and self._expiries[0][0] <= now:
             _, name = heapq.heappop(self._expiries)
-            self._expiring.discard(name)
-            self._rank(self._members[name], now, rng)
-            self._watch_expiry(self._members[name])
+            member = self._members[name]
+            member.expiring = False
+            self._rank(member, now, rng)
+            self._watch_expiry(member)
 
     def _watch_expiry(self, member: Member) -> None:
-        name, expiry = member.backend.name, member.reservations.next_expiry()
-        if expiry is not None and name not in self._expiring:
-            self._expiring.add(name)
-            heapq.heappush(self._expiries, (expiry, name))
+        expiry = member.reservations.next_expiry()
+        if expiry is not None and not member.expiring:
+            member.expiring = True
+            heapq.heappush(self._expiries, (expiry, member.backend.name))
 
-    def _alternates(self, now: float, ask: Ask) -> tuple[Place, ...]:
+    def _alternates(self, now: float, rng: random.Random, ask: Ask) -> tuple[Place, ...]:
+        self._expire(now, rng)
         return tuple(_place(member, ask.family) for member in self._choice.next_best(now, ask.alternates))
 
 
 def _place(member: Member, family: Family) -> Place:
-    assert member.probed is not None  # noqa: S101 - a member without a report is no candidate
-    return Place(member.backend.name, member.backend.endpoint_for(family, member.probed))
+    return Place(member.backend.name, member.told[family])

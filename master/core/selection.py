@@ -41,6 +41,13 @@ class LeastLoaded(Generic[Item]):
             self._heap = [entry for entry in self._heap if self._current.get(entry[3]) == entry[2]]
             heapq.heapify(self._heap)
 
+    def rerank_best(self, load: float, rng: random.Random) -> None:
+        """Give the item that `best` has just returned its new place; the cheap way for the most frequent change."""
+        self._stamp += 1
+        item = self._heap[0][3]
+        self._current[item] = self._stamp
+        heapq.heapreplace(self._heap, (load, rng.random(), self._stamp, item))
+
     def drop(self, item: Item) -> None:
         """Take `item` out of choice until it is ranked again."""
         self._current.pop(item, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -19,11 +19,13 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from lambdamu.address import Address
+from lambdamu.epoll_server import EpollServer
 from lambdamu.machine import LogicalMachine
 from lambdamu.messages import Code, Message, error
 from lambdamu.objects import NOTHING, Later, LMObject, Peer, Reply
 from lambdamu.port import Ending, PortLimits, PortObserver
-from lambdamu.tcp_server import TCPServer, open_listeners
+from lambdamu.stream_server import StreamServer
+from lambdamu.tcp_server import open_listeners
 from lambdamu.testing import MemoryStream, memory_pair, whole
 from lambdamu.testing.streams import Cut
 
@@ -39,15 +41,23 @@ def reset(sock: Any) -> None:
     sock.close()
 
 
-@pytest.fixture(params=[TCPServer])
+@pytest.fixture(params=[StreamServer, EpollServer], ids=["streams", "epoll"])
 def port_class(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
 @pytest.fixture
-def make_port(port_class: Any) -> Callable[..., Port]:
-    """Make a port of given limits."""
-    return functools.partial(Port, port_class)
+def make_port(port_class: Any) -> Iterator[Callable[..., Port]]:
+    """Make a port of given limits; what its peers have left open is closed after the test."""
+    ports: list[Port] = []
+
+    def make(**limits: Any) -> Port:
+        ports.append(Port(port_class, **limits))
+        return ports[-1]
+
+    yield make
+    for port in ports:
+        port.close_sockets()
 
 
 class Desk(LogicalMachine):
@@ -169,13 +179,15 @@ class Ledger(PortObserver):
 class Speaker:
     """A peer of the port: the other end of one connection."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, cut: Cut = whole) -> None:
         self.stream = stream
+        self._cut = cut
         self._unpacker = msgpack.Unpacker()
 
     async def send(self, data: bytes) -> None:
         with trio.fail_after(patience_s()):
-            await self.stream.send_all(data)
+            for piece in self._cut(data):
+                await self.stream.send_all(piece)
 
     async def send_while_taken(self, data: bytes) -> None:
         """Send as much as the port takes before it ends the connection."""
@@ -228,6 +240,8 @@ class Port:
         self.ledger = Ledger(self._changed.unpark_all)
         self.server = port_class(self.desk, PortLimits(**limits), observer=self.ledger)
         self._speakers: list[Speaker] = []
+        self._listeners: list[socket.socket] | None = None
+        self._sockets: list[socket.socket] = []
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until `holds()`, which is looked at whenever something happens at the port."""
@@ -241,10 +255,32 @@ class Port:
         await self.until(lambda: self.ledger.open == 0)
 
     def meet(self, nursery: trio.Nursery, *, cut: Cut = whole, window_bytes: int = 65536) -> Speaker:
-        """Begin a connection in memory; what the peer writes comes `cut`."""
+        """Begin a connection, in memory where the port takes that; what the peer writes comes `cut`."""
+        if not hasattr(self.server, "serve_stream"):
+            return self._meet_by_socket(nursery, cut)
         here, there = memory_pair(cut=cut, window_bytes=window_bytes)
         nursery.start_soon(self.server.serve_stream, there, Peer("192.0.2.7", 4711))
         return Speaker(here)
+
+    def close_sockets(self) -> None:
+        for sock in (*self._sockets, *(self._listeners or ())):
+            sock.close()
+
+    def _meet_by_socket(self, nursery: trio.Nursery, cut: Cut) -> Speaker:
+        if self._listeners is None:
+            self.server.defer_accept_s = 0
+            self._listeners = open_listeners(Address("127.0.0.1", 0))
+            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                self._listeners[0].setsockopt(socket.SOL_SOCKET, option, 16384)  # what the kernel holds is not ours
+            nursery.start_soon(self.server.serve, self._listeners)
+            self._address = self._listeners[0].getsockname()
+        sock = socket.socket()
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            # Smaller ones have the kernel wait for its own timers, in real time.
+            sock.setsockopt(socket.SOL_SOCKET, option, 16384)
+        sock.connect(self._address)
+        self._sockets.append(sock)
+        return Speaker(trio.SocketStream(trio.socket.from_stdlib_socket(sock)), cut)
 
     @asynccontextmanager
     async def listening(self, host: str = "127.0.0.1") -> AsyncIterator[Address]:

@@ -173,15 +173,15 @@ async def test_a_socket_that_does_not_listen_ends_the_server(make_port: MakePort
 
 
 class Flaky(socket.socket):
-    """A listening socket whose `accept` fails with the given errors before it works."""
+    """A listening socket that fails to accept with the given errors before it works."""
 
     errors: list[int]
 
-    def accept(self) -> Any:
+    def _accept(self) -> Any:
         if self.errors:
             number = self.errors.pop(0)
             raise OSError(number, os.strerror(number))
-        return super().accept()
+        return super()._accept()  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ async def test_the_count_of_open_connections_is_exact(make_port: MakePort) -> No
         nursery.cancel_scope.cancel()
     assert Counter(port.ledger.endings) == {Ending.RESET: 100, Ending.STOPPED: 100}
     assert sorted(port.desk.given_up) == list(range(100))
-    assert len(port.desk.gone) == 200
+    assert set(port.desk.gone) >= set(port.desk.peers)
     assert (port.ledger.open, port.server.connections, port.ledger.open_most) == (0, 0, 100)
     for sock in asking:
         with suppress(ConnectionResetError):
@@ -370,6 +370,8 @@ async def test_at_a_stop_all_in_flight_are_answered_and_new_ones_refused(make_po
     port = make_port()
     async with port.listening() as address:
         silent = await port.connect(address)
+        await silent.send(get("before"))
+        assert await silent.data() == ["before"]
         in_flight = [await port.connect(address) for _ in range(50)]
         for i, peer in enumerate(in_flight):
             await peer.send(owe(i))

@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 from lambdamu.address import Address
+from lambdamu.port import Network
 from master.config import BOUNDS, ORDERS, TABLES, BackendConfig, Config, Mode
 from master.config_file import ConfigError, parse
 
@@ -24,6 +25,7 @@ TYPES = {
     Mode: "text",
     Address: "address",
     tuple[Address, ...]: "array of addresses",
+    tuple[Network, ...]: "array of networks",
 }
 
 

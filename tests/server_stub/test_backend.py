@@ -115,6 +115,8 @@ async def test_a_signal_stops_it_well(number: signal.Signals) -> None:
         nursery.start_soon(process.run)
         await process.listening.wait()
         async with await trio.open_tcp_stream(process.address.host, process.address.port) as stream:
+            await stream.send_all(encode([Message(SYSTEM, Command.GET, USER_COUNT)]))
+            assert await stream.receive_some()
             signal.raise_signal(number)
             assert await stream.receive_some() == b""
     assert process.exit_code == 0
