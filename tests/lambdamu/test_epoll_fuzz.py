@@ -42,6 +42,7 @@ PATIENCE_S = 100.0
 KINDS = ("echo", "echo", "row", "row", "known", "unknown", "data", "owe", "owe", "hold", "pay", "pay")
 STALLED = ("echo", "echo", "row", "owe", "owe", "hold")
 ROW = encode([Message("Counter", "Get", "Next")])
+DEADLINES = {Ending.IDLE, Ending.MESSAGE_DEADLINE, Ending.SEND_DEADLINE}
 GARBAGE = (b"\xc1", b"\x01", b"\x91\x80", b"\x91\xa1\xff", b"\xdd\xff\xff\xff\xff", b"\xdc\x01\x00", b"\x91" * 40)
 
 
@@ -349,8 +350,10 @@ async def test_nothing_stays_of_peers_that_do_as_chance_has_it(
     assert not debts.open
     assert {desk.gone.count(peer) for peer in desk.peers} <= {1}
     assert len(desk.gone) == len(set(desk.gone))
+    # Where the machine stalls, the clock jumps while bytes are on their way, and a deadline may cut anybody off.
+    in_time = DEADLINES.isdisjoint(ledger.endings)
     for client in clients:
-        client.check(all_due=stopped_last)
+        client.check(all_due=stopped_last and in_time)
 
 
 async def test_garbage_behind_an_owed_answer_and_a_half_close_is_told_as_what_it_is(make_port: MakePort) -> None:
