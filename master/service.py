@@ -182,9 +182,9 @@ def _failures(value: Any) -> list[tuple[str, int, str]]:
             raise BadDataError(
                 "Failed must be an array of maps with a text IP, a Port from 1 to 65535 and, if any, a text Why"
             )
-        failures.append(
-            (_text(fields.get("IP"), "Failed.IP", 64), port, _text(fields.get("Why") or "", "Failed.Why", 128))
-        )
+        why = fields.get("Why")
+        why = "" if why is None else _text(why, "Failed.Why", 128)
+        failures.append((_text(fields.get("IP"), "Failed.IP", 64), port, why))
     return failures
 
 

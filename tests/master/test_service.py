@@ -129,6 +129,8 @@ def test_a_client_that_leaves_is_told_so_and_takes_no_place() -> None:
         ({"Failed": [{"IP": "1.2.3.4", "Port": 0}]}, "Failed"),
         ({"Failed": [{"IP": 5, "Port": 5}]}, "Failed"),
         ({"Failed": [5]}, "Failed"),
+        ({"Failed": [{"IP": "1.2.3.4", "Port": 5, "Why": False}]}, "Why"),
+        ({"Failed": [{"IP": "1.2.3.4", "Port": 5, "Why": 0}]}, "Why"),
     ],
 )
 def test_bad_data_gets_an_error_that_names_the_key_and_takes_no_place(data: Any, key: str) -> None:
