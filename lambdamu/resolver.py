@@ -37,12 +37,17 @@ class Resolver:
         self._look_ups = look_ups
         self._running: dict[str, _LookUp] = {}
 
-    async def resolve(self, host: str, port: int) -> list[SocketAddress]:
-        """Return at least one address of `host`. Raise LinkError (no_address). The caller sets the deadline."""
+    def known(self, host: str, port: int) -> list[SocketAddress]:
+        """Return the address that `host` is in text form; none when it is a name, or nothing that could be one."""
         try:
             return _with_port(_addresses(host, socket.AI_NUMERICHOST), port)
         except (OSError, UnicodeError):
-            pass  # a name, or nothing that could be one
+            return []
+
+    async def resolve(self, host: str, port: int) -> list[SocketAddress]:
+        """Return at least one address of `host`. Raise LinkError (no_address). The caller sets the deadline."""
+        if known := self.known(host, port):
+            return known
         look_up = self._running.get(host) or self._start(host)
         await look_up.over.wait()
         if isinstance(look_up.found, Exception):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import socket
-import struct
 from collections.abc import Iterator
 from typing import Final
 
@@ -15,12 +11,11 @@ from lambdamu.address import Address
 from lambdamu.datapack import DEFAULT_LIMITS, Decoder, WireLimits
 from lambdamu.errors import LinkError
 from lambdamu.lean_stream import LeanStream
+from lambdamu.link_fault import link_error, refuse_self
 from lambdamu.messages import Batch, LinkFault
 from lambdamu.resolver import Resolver, SocketAddress
 
 _READ_BYTES: Final = 16384
-_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER, on, for 0 seconds."""
 
 
 class TCPClient:
@@ -107,42 +102,14 @@ async def _connect(address: SocketAddress, within_s: float) -> LeanStream:
             stream = await LeanStream.connect(*address)
         if scope.cancelled_caught:
             raise LinkError(LinkFault.CONNECT_TIMEOUT, f"{shown} did not take the connection within {within_s:g} s")
-        _refuse_self(stream.socket, shown)
     except OSError as exc:
-        raise LinkError(link_fault(exc), f"{shown}: {_explain(exc)}") from exc
-    return stream
-
-
-def _refuse_self(sock: socket.socket, shown: Address) -> None:
-    """Refuse a connection to oneself: a closed port, in the range that connections go out from, can make one.
-
-    The reset leaves the port free for its owner; an orderly close would keep it for a minute.
-    """
+        raise link_error(exc, shown) from exc
     try:
-        itself = sock.getsockname() == sock.getpeername()
-        if itself:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-    except OSError:
-        sock.close()
+        refuse_self(stream.socket, shown)
+    except OSError as exc:
+        stream.socket.close()
+        raise link_error(exc, shown) from exc
+    except LinkError:
+        stream.socket.close()
         raise
-    if itself:
-        sock.close()
-        raise LinkError(LinkFault.REFUSED, f"{shown} refused the connection")
-
-
-def _explain(exc: OSError) -> str:
-    """Return the system's words alone; what raised it may have put more around them."""
-    return os.strerror(exc.errno) if exc.errno else str(exc)
-
-
-def link_fault(exc: OSError) -> LinkFault:
-    """Return the word for an error of the system at a connection."""
-    if exc.errno == errno.ECONNREFUSED:
-        return LinkFault.REFUSED
-    if exc.errno in (errno.EMFILE, errno.ENFILE):
-        return LinkFault.NO_DESCRIPTOR
-    if exc.errno in (errno.ECONNRESET, errno.ENOTCONN, errno.EPIPE):
-        return LinkFault.CLOSED  # taken, and reset at once
-    if exc.errno == errno.ETIMEDOUT:
-        return LinkFault.CONNECT_TIMEOUT
-    return LinkFault.UNREACHABLE
+    return stream

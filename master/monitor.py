@@ -1,30 +1,33 @@
 """The monitor: the logical machine that watches one backend, and tells the pool what it finds.
 
-By the tick of `timer` it connects where it is not connected; on a connection that is made, `timer_send` sends Auth and
-UserCount; both answers, and nothing less, become a report, stamped with the moment of the question. All else is a
+By the tick of its timer it connects where it is not connected; on a connection that is made, `timer_send` sends Auth
+and UserCount; both answers, and nothing less, become a report, stamped with the moment of the question. All else is a
 failure that renews nothing. One probe at a time, over one connection at a time.
+
+Each has a task of its own, and all of a probe but the look-up of a name is done in calls from the poller: a task that
+waits twice a probe would cost more than the probe.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from enum import Enum
 from typing import Final
 
 import attrs
 import trio
 
+from lambdamu.datapack import Decoder, WireLimits
 from lambdamu.errors import LinkError, RemoteProtocolError
 from lambdamu.machine import ChildMachine
-from lambdamu.messages import LinkFault
-from lambdamu.tcp_client import TCPClient
-from lambdamu.timer import Timer
+from lambdamu.messages import Batch, LinkFault
+from lambdamu.poller import Poller
+from lambdamu.tcp_link import Link
+from lambdamu.timer import Ticks
 from master.config import Mode, ProbePolicy
 from master.core.pool import Pool, State
 from master.probe import Probe, Questions, is_answer
-
-Connect = Callable[[], Awaitable[TCPClient]]
-"""Make a connection, within the deadline that is set around the call, or raise LinkError."""
+from master.usual_answer import UsualAnswer
 
 
 class ProbeObserver:
@@ -40,17 +43,32 @@ class ProbeObserver:
         """
 
 
-@attrs.define(eq=False)
-class _Link:
-    """A kept connection."""
+@attrs.frozen
+class Probing:
+    """What all monitors of a master have in common."""
 
-    client: TCPClient
-    renew_at: float
-    authenticated: bool = False
-    good: bool = False
-    """It has carried a good report."""
-    out_of_step: bool = False
-    """An answer came that was not asked for, so the next one could no longer be told from an older one."""
+    policy: ProbePolicy
+    questions: Questions
+    limits: WireLimits
+    pool: Pool
+    poller: Poller
+    rng: random.Random
+    observer: ProbeObserver
+
+
+class _Step(Enum):
+    """Where the monitor stands.
+
+    RESTING, no connection       --tick--> CONNECTING --connected--> ASKING --answers--> HOLDING, or RESTING (reconnect)
+    HOLDING, a connection, quiet --tick--> ASKING
+    CONNECTING, ASKING           --deadline, or anything wrong--> RESTING
+    HOLDING                      --the connection breaks--> CONNECTING at once, at most once an interval
+    """
+
+    RESTING = 0
+    CONNECTING = 1
+    ASKING = 2
+    HOLDING = 3
 
 
 _JITTER: Final = 0.01
@@ -62,127 +80,178 @@ _WORKING: Final = frozenset({State.READY, State.FULL, State.NO_WEIGHT})
 class Monitor(ChildMachine):
     """Watches the backend `name`; `first_s` seconds after its start it probes for the first time."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        policy: ProbePolicy,
-        questions: Questions,
-        pool: Pool,
-        connect: Connect,
-        first_s: float,
-        rng: random.Random,
-        observer: ProbeObserver,
-    ) -> None:
+    def __init__(self, name: str, link: Link, *, first_s: float, probing: Probing) -> None:
         super().__init__(name)
-        self._policy = policy
-        self._questions = questions
-        self._pool = pool
-        self._connect = connect
+        self._policy = probing.policy
+        self._questions = probing.questions
+        self._limits = probing.limits
+        self._pool = probing.pool
+        self._poller = probing.poller
+        self._rng = probing.rng
+        self._observer = probing.observer
+        self._link = link
+        self._link.user = self
         self._first_s = first_s
-        self._rng = rng
-        self._observer = observer
-        self._link: _Link | None = None
+        self._step = _Step.RESTING
+        self._due_at = -float("inf")
+        """When `_due` is meant; the poller calls it for moments that are outdated too."""
+        self._reconnected_at = -float("inf")
         self._working: bool | None = None
         self._why = ""
         """Why it does not work, as it was told last."""
-        self._reconnected_at = -float("inf")
+        # Of the connection that is there:
+        self._decoder = Decoder(self._limits)
+        self._renew_at = 0.0
+        self._authenticated = False
+        self._good = False
+        """It has carried a good report."""
+        self._out_of_step = False
+        """An answer came that was not asked for, so the next one could no longer be told from an older one."""
+        # Of the probe that is under way:
+        self._asked_at = 0.0
+        self._probe = Probe(needs_task=True)
+        self._usual = {asked: UsualAnswer(needs_task=asked, limits=self._limits) for asked in (True, False)}
 
     async def run(self) -> None:
         # The interval is the longest time between two questions, jitter included: so a report cannot go stale while
         # its successor is answered within the timeout.
         period_s = self._policy.interval_s / (1 + 2 * _JITTER)
-        timer = Timer(period_s, rng=self._rng, first_s=self._first_s, jitter=_JITTER)
+        first = trio.current_time() + self._first_s
+        self._ticks = Ticks(first, period_s, rng=self._rng, jitter=_JITTER, grid_s=self._poller.grid_s)
         try:
-            while True:
-                await self._hold_until(timer.next_tick)
-                await timer.wait()
-                await self._renew()
-                await self._probe()
+            self._wait_until(self._ticks.next)
+            await self._link.run()
         finally:
-            await self._disconnect()
+            self._due_at = float("inf")
+            self._link.close()
 
-    async def _hold_until(self, tick: float) -> None:
-        """Watch the kept connection until `tick`; where it breaks, probe once more at once."""
-        while self._link is not None and trio.current_time() < tick:
-            with trio.CancelScope(deadline=tick):
-                await self._watch(self._link)
-            if self._link is None:
-                await self._reconnect()
+    def _wait_until(self, moment: float) -> None:
+        self._due_at = moment
+        self._poller.at(moment, self._due)
 
-    async def _watch(self, link: _Link) -> None:
-        """Read until the connection breaks. Nothing is owed: news may come, but no answers."""
+    def _due(self, now: float) -> None:
+        """Hear that a moment has come: the tick, or the deadline of the probe that is under way."""
+        if now < self._due_at:
+            return
+        if self._step is _Step.CONNECTING:
+            self._fail(now, self._link.why_not_connected())
+        elif self._step is _Step.ASKING:
+            self._fail(now, LinkError(LinkFault.TIMEOUT, f"no answer within {self._policy.timeout_s:g} s"))
+        else:
+            self._ticks.take(now)
+            if self._out_of_step or now >= self._renew_at:
+                self._disconnect()
+            self._begin_probe(now)
+
+    def _begin_probe(self, now: float) -> None:
+        """Ask once; all of it has the timeout."""
+        deadline = now + self._policy.timeout_s
+        self._wait_until(deadline)
         try:
-            while True:
-                batch = await link.client.next_batch()
-                link.out_of_step = link.out_of_step or any(map(is_answer, batch))
+            if self._link.address is None:
+                self._step = _Step.CONNECTING
+                if not self._link.open(now, deadline):
+                    return
+                self._new_connection(now)
+            self.timer_send(now)
+        except LinkError as exc:
+            self.broken(now, exc)
+
+    def _new_connection(self, now: float) -> None:
+        self._decoder = Decoder(self._limits)
+        # Links that were made together are not renewed together.
+        self._renew_at = now + self._policy.renew_s * self._rng.uniform(_RENEW_FROM, 1.0)
+        self._authenticated = self._good = self._out_of_step = False
+
+    def timer_send(self, now: float) -> None:
+        """Send the questions. Raise LinkError."""
+        self._step = _Step.ASKING
+        self._asked_at = now
+        self._probe = Probe(needs_task=not self._authenticated)
+        self._link.send(self._questions.count if self._authenticated else self._questions.all)
+
+    # What the link tells
+
+    def connected(self, now: float) -> None:
+        self._new_connection(now)
+        try:
+            self.timer_send(now)
+        except LinkError as exc:
+            self.broken(now, exc)
+
+    def received(self, now: float, data: bytes) -> None:
+        usual = None
+        if self._step is _Step.ASKING and not self._decoder.pending:
+            usual = self._usual[self._probe.needs_task]
+            count = usual.count_in(data)
+            if count is not None:
+                self._succeed(now, count)
+                return
+        probe = self._probe
+        self._decode(now, data)
+        if usual is not None and probe is self._probe and probe.count is not None:
+            usual.learn(data, probe.count)
+
+    def _decode(self, now: float, data: bytes) -> None:
+        try:
+            for batch in self._decoder.feed(data):
+                self._take(now, batch)
+                if self._link.address is None:
+                    return  # all that was wanted of this connection
         except (LinkError, RemoteProtocolError) as exc:
-            await self._lose(exc)
+            self.broken(now, _as_link_error(exc))
 
-    async def _lose(self, why: LinkError | RemoteProtocolError) -> None:
-        self._report_state(self._pool.record_lost(trio.current_time(), self.name), _as_link_error(why))
-        await self._disconnect()
+    def broken(self, now: float, why: LinkError) -> None:
+        """Hear that the connection is of no more use: a failure of the probe under way, else news of the backend."""
+        if self._step is _Step.HOLDING or (self._good and why.why == LinkFault.CLOSED):
+            # No answer of the backend that runs now: it may have been started anew under the kept connection.
+            self._report_state(self._pool.record_lost(now, self.name), why)
+            self._disconnect()
+            self._reconnect(now)
+        else:
+            self._fail(now, why)
 
-    async def _reconnect(self) -> None:
+    def _take(self, now: float, batch: Batch) -> None:
+        """Take in what the backend says: the answers, or news where nothing is owed."""
+        if self._step is not _Step.ASKING:
+            self._out_of_step = self._out_of_step or any(map(is_answer, batch))
+            return
+        self._probe.take(batch)
+        if self._probe.complete and self._probe.count is not None:
+            self._succeed(now, self._probe.count)
+
+    # What comes of a probe
+
+    def _succeed(self, now: float, count: int) -> None:
+        address = self._link.address
+        assert address is not None  # noqa: S101 - it has just said something
+        self._authenticated = self._good = True
+        self._step = _Step.HOLDING
+        state = self._pool.record_report(now, self._rng, self.name, count, self._asked_at, (address.host, address.port))
+        self._report_state(state, None)
+        self._observer.probed(self.name, None)
+        if self._policy.mode is Mode.RECONNECT:
+            self._disconnect()
+        self._wait_until(self._ticks.next)
+
+    def _fail(self, now: float, why: LinkError) -> None:
+        self._observer.probed(self.name, why)
+        self._report_state(self._pool.record_failure(now, self.name), why)
+        self._disconnect()
+        self._wait_until(self._ticks.next)
+
+    def _reconnect(self, now: float) -> None:
         """Probe at once, but no more often than the interval: what comes and goes without end is probed by the tick."""
-        now = trio.current_time()
         if now - self._reconnected_at >= self._policy.interval_s:
             self._reconnected_at = now
-            await self._probe()
+            self._begin_probe(now)
+        else:
+            self._wait_until(self._ticks.next)
 
-    async def _renew(self) -> None:
-        link = self._link
-        if link is not None and (link.out_of_step or trio.current_time() >= link.renew_at):
-            await self._disconnect()
-
-    async def _probe(self) -> None:
-        """Ask once, whole within the timeout, and tell the pool."""
-        kept = self._link is not None and self._link.good
-        failure = await self._ask_within_timeout()
-        if failure is not None and kept and failure.why == LinkFault.CLOSED:
-            # Not an answer of the backend that runs now: it may have been started anew under the kept connection.
-            await self._lose(failure)
-            await self._reconnect()
-            return
-        self._observer.probed(self.name, failure)
-        if failure is not None:
-            self._report_state(self._pool.record_failure(trio.current_time(), self.name), failure)
-        if failure is not None or self._policy.mode is Mode.RECONNECT:
-            await self._disconnect()
-
-    async def _ask_within_timeout(self) -> LinkError | None:
-        with trio.move_on_after(self._policy.timeout_s):
-            try:
-                if self._link is None:
-                    self._link = await self._new_link()
-                await self.timer_send(self._link)
-            except (LinkError, RemoteProtocolError) as exc:
-                return _as_link_error(exc)
-            return None
-        if self._link is None:
-            return LinkError(LinkFault.CONNECT_TIMEOUT, f"not connected within {self._policy.timeout_s:g} s")
-        return LinkError(LinkFault.TIMEOUT, f"no answer within {self._policy.timeout_s:g} s")
-
-    async def _new_link(self) -> _Link:
-        client = await self._connect()
-        # Links that were made together are not renewed together.
-        return _Link(client, trio.current_time() + self._policy.renew_s * self._rng.uniform(_RENEW_FROM, 1.0))
-
-    async def timer_send(self, link: _Link) -> None:
-        """Send the questions and take in the answers; a good one goes to the pool. Raise when it is not good."""
-        asked_at = trio.current_time()
-        probe = Probe(needs_task=not link.authenticated)
-        questions = self._questions.count if link.authenticated else self._questions.auth + self._questions.count
-        await link.client.send_now(questions)
-        while not probe.complete:
-            probe.take(await link.client.next_batch())
-        link.authenticated = link.good = True
-        assert probe.count is not None  # noqa: S101 - what `complete` means
-        address = link.client.address
-        state = self._pool.record_report(
-            trio.current_time(), self._rng, self.name, probe.count, asked_at, (address.host, address.port)
-        )
-        self._report_state(state, None)
+    def _disconnect(self) -> None:
+        self._link.close()
+        self._step = _Step.RESTING
+        self._good = self._out_of_step = False
 
     def _report_state(self, state: State, why: LinkError | None) -> None:
         working = state in _WORKING
@@ -191,11 +260,6 @@ class Monitor(ChildMachine):
         if (working != self._working and (working or told)) or (not working and told and told != self._why):
             self._working, self._why = working, told
             self._observer.became(self.name, state, why)
-
-    async def _disconnect(self) -> None:
-        if self._link is not None:
-            link, self._link = self._link, None
-            await link.client.aclose()
 
 
 def _as_link_error(exc: LinkError | RemoteProtocolError) -> LinkError:

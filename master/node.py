@@ -20,8 +20,9 @@ from lambdamu.address import Address
 from lambdamu.errors import LinkError
 from lambdamu.machine import LMList, LogicalMachine
 from lambdamu.messages import Code, Result
+from lambdamu.poller import make_poller
 from lambdamu.resolver import Resolver
-from lambdamu.tcp_client import TCPClient
+from lambdamu.tcp_link import TCPLink
 from lambdamu.tcp_server import Ending, PortObserver, TCPServer
 from lambdamu.timer import Timer
 from master.config import BackendConfig, Config
@@ -31,10 +32,13 @@ from master.core.load import LoadPolicy
 from master.core.pool import Pool, State
 from master.log import Throttle
 from master.metrics import Metrics
-from master.monitor import Monitor, ProbeObserver
+from master.monitor import Monitor, ProbeObserver, Probing
 from master.probe import Questions
 from master.service import AnswerPolicy, Master
 
+_LONGEST_GRID_S: Final = 0.02
+_GRID_SHARE: Final = 50
+"""Probes that fall into the same 50th of the interval, or 20 ms, go out together: each wake-up costs as much as one."""
 _LIVE_CHECK_S: Final = 1.0
 _NOBODY_LIVES_S: Final = 60.0
 """While no backend works, the log says so once in this time."""
@@ -66,7 +70,16 @@ class Node(LogicalMachine):
         self.servers: LMList[Monitor, tuple[int, BackendConfig]] = LMList(self._make_monitor)
         self._observer = observer
         self._resolver = Resolver()
-        self._questions = Questions.of(config.probe.user_name, config.probe.user_mail)
+        self._poller = make_poller(min(_LONGEST_GRID_S, config.probe.interval_s / _GRID_SHARE))
+        self._probing = Probing(
+            policy=config.probe,
+            questions=Questions.of(config.probe.user_name, config.probe.user_mail),
+            limits=config.limits,
+            pool=self.pool,
+            poller=self._poller,
+            rng=rng,
+            observer=observer,
+        )
         self.finished = trio.Event()
         """Set when the port has given its last answer."""
 
@@ -79,6 +92,7 @@ class Node(LogicalMachine):
         """DoPrepare of the servers, DoStart of the master, the timer, then the port."""
         self.servers.do_prepare(list(enumerate(self._config.backends)))
         async with trio.open_nursery() as nursery:
+            await nursery.start(self._poller.run)
             self.servers.do_start(nursery)
             nursery.start_soon(self._log_whether_anybody_lives)
             async with trio.open_nursery() as port:
@@ -93,24 +107,13 @@ class Node(LogicalMachine):
 
     def _make_monitor(self, item: tuple[int, BackendConfig]) -> Monitor:
         index, backend = item
-        probe = self._config.probe
-
-        async def connect() -> TCPClient:
-            limits = self._config.limits
-            return await TCPClient.connect(
-                self._resolver, backend.host, backend.port, within_s=probe.timeout_s, limits=limits
-            )
-
+        # Each has its own part of the interval, so that the first round is as even as all others.
+        part = (index + self._rng.random()) / len(self._config.backends)
         return Monitor(
             backend.name,
-            policy=probe,
-            questions=self._questions,
-            pool=self.pool,
-            connect=connect,
-            # Each has its own part of the interval, so that the first round is as even as all others.
-            first_s=(index + self._rng.random()) / len(self._config.backends) * probe.interval_s,
-            rng=self._rng,
-            observer=self._observer,
+            TCPLink(backend.host, backend.port, resolver=self._resolver, poller=self._poller),
+            first_s=part * self._config.probe.interval_s,
+            probing=self._probing,
         )
 
     async def _log_whether_anybody_lives(self) -> None:

@@ -33,6 +33,11 @@ class Questions:
     auth: bytes
     count: bytes
 
+    @property
+    def all(self) -> bytes:
+        """Both, in one write."""
+        return self.auth + self.count
+
     @classmethod
     def of(cls, user_name: str, user_mail: str) -> Questions:
         return cls(

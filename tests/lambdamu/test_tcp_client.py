@@ -17,9 +17,10 @@ from trio.testing import MockClock
 from lambdamu.address import Address
 from lambdamu.datapack import WireLimits, encode
 from lambdamu.errors import LinkError, RemoteProtocolError
+from lambdamu.link_fault import link_fault
 from lambdamu.messages import Batch, LinkFault, Message
 from lambdamu.resolver import Resolver, SocketAddress
-from lambdamu.tcp_client import TCPClient, link_fault
+from lambdamu.tcp_client import TCPClient
 from lambdamu.testing import MemoryStream, every_byte, memory_pair, virtual_clock
 
 PEER = Address("192.0.2.7", 7000)

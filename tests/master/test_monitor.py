@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
 import trio.testing
 
 from lambdamu.address import Address
-from lambdamu.datapack import Decoder, encode
+from lambdamu.datapack import DEFAULT_LIMITS, Decoder, encode
 from lambdamu.errors import LinkError
 from lambdamu.messages import LinkFault, Message
-from lambdamu.tcp_client import TCPClient
+from lambdamu.poller import TrioPoller
+from lambdamu.tcp_link import LinkUser
 from master.config import Mode, ProbePolicy
 from master.core.backend import Backend
 from master.core.health import HealthPolicy
 from master.core.load import LoadPolicy
 from master.core.pool import Ask, Assignment, Pool, State
-from master.monitor import Monitor, ProbeObserver
+from master.monitor import Monitor, ProbeObserver, Probing
 from master.probe import Questions
 
 TASK = Message("Auth", "Value", "TaskObject", "Task-1")
@@ -51,7 +52,7 @@ class FakeBackend:
         self.asked_at: list[float] = []
         self.auths = 0
 
-    async def connect(self) -> TCPClient:
+    async def connect(self) -> Stream:
         self.connected_at.append(trio.current_time())
         if self.connect_hangs:
             await trio.sleep_forever()
@@ -61,7 +62,7 @@ class FakeBackend:
         ours, theirs = trio.testing.memory_stream_pair()
         self.connections.append(theirs)
         self.nursery.start_soon(self.serve, theirs)
-        return TCPClient(ours, Address("127.0.0.1", 9001))
+        return ours
 
     async def serve(self, stream: Stream) -> None:
         self.open += 1
@@ -97,6 +98,59 @@ class FakeBackend:
             await stream.aclose()
 
 
+class MemoryLink:
+    """A link to the fake backend, by a task for each connection."""
+
+    user: LinkUser
+
+    def __init__(self, nursery: trio.Nursery, backend: FakeBackend) -> None:
+        self.address: Address | None = None
+        self._nursery = nursery
+        self._backend = backend
+        self._stream: Stream | None = None
+        self._scope = trio.CancelScope()
+
+    async def run(self) -> None:
+        await trio.sleep_forever()
+
+    def open(self, now: float, deadline: float) -> bool:
+        self._scope = trio.CancelScope()
+        self._nursery.start_soon(self._live, self._scope)
+        return False
+
+    def send(self, data: bytes) -> None:
+        self._nursery.start_soon(self._send, self._stream, data)
+
+    def close(self) -> None:
+        self.address = None
+        self._scope.cancel()
+
+    def why_not_connected(self) -> LinkError:
+        return LinkError(LinkFault.CONNECT_TIMEOUT, "not connected in time")
+
+    async def _send(self, stream: Stream | None, data: bytes) -> None:
+        assert stream is not None
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # then the end is read, too
+            await stream.send_all(data)
+
+    async def _live(self, scope: trio.CancelScope) -> None:
+        with scope:
+            try:
+                stream = self._stream = await self._backend.connect()
+            except LinkError as exc:
+                self.user.broken(trio.current_time(), exc)
+                return
+            try:
+                self.address = Address("127.0.0.1", 9001)
+                self.user.connected(trio.current_time())
+                async for data in stream:
+                    self.user.received(trio.current_time(), bytes(data))
+                self.close()
+                self.user.broken(trio.current_time(), LinkError(LinkFault.CLOSED, "closed"))
+            finally:
+                await trio.aclose_forcefully(stream)
+
+
 class Seen(ProbeObserver):
     def __init__(self) -> None:
         self.failures: list[str] = []
@@ -124,16 +178,21 @@ class Watched:
         self.rng = random.Random(4)
         self.pool = Pool([Backend("a")], HealthPolicy(policy.rise, policy.fall, policy.stale_after_s), LoadPolicy())
         self.backend = FakeBackend(nursery)
+        self.poller = TrioPoller()
         self.seen = Seen()
         self.monitor = Monitor(
             "a",
-            policy=policy,
-            questions=Questions.of("lambdamu-master", "master@localhost"),
-            pool=self.pool,
-            connect=self.backend.connect,
+            MemoryLink(nursery, self.backend),
             first_s=0.5,
-            rng=self.rng,
-            observer=self.seen,
+            probing=Probing(
+                policy=policy,
+                questions=Questions.of("lambdamu-master", "master@localhost"),
+                limits=DEFAULT_LIMITS,
+                pool=self.pool,
+                poller=self.poller,
+                rng=self.rng,
+                observer=self.seen,
+            ),
         )
 
     @property
@@ -157,6 +216,7 @@ class Watched:
 async def watched(**policy: object) -> AsyncIterator[Watched]:
     async with trio.open_nursery() as nursery:
         scene = Watched(nursery, ProbePolicy(**policy))  # type: ignore[arg-type]
+        await nursery.start(scene.poller.run)
         nursery.start_soon(scene.monitor.run)
         yield scene
         nursery.cancel_scope.cancel()
@@ -435,6 +495,7 @@ async def test_a_monitor_that_is_stopped_counts_nothing_and_closes(autojump_cloc
         scene.backend.silent = True
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as monitors:
+                await monitors.start(scene.poller.run)
                 monitors.start_soon(scene.monitor.run)
                 await trio.sleep(0.7)
                 scope.cancel()
