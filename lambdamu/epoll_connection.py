@@ -12,7 +12,8 @@ from lambdamu.objects import Later, Peer, family_of
 from lambdamu.port import LINGER_S, Ending, PortLimits
 
 _SWEPT_A_TURN: Final = 256
-_UNREGISTERED: Final = -1
+UNREGISTERED: Final = -1
+"""The mask of a connection that the kernel has not been told of."""
 _NEVER: Final = float("inf")
 
 
@@ -49,7 +50,7 @@ class Connection:
         self.family = family_of(address[0])
         self.active_at = now
         """When something was said last, by either side."""
-        self.mask = _UNREGISTERED
+        self.mask = UNREGISTERED
         """What the kernel watches for."""
         self.decoder: Decoder | None = None
         """There only while a batch is not whole or not answered."""

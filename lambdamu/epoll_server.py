@@ -2,43 +2,34 @@
 
 The kernel says which connections have something to say. Each is read, answered and written to without blocking, in
 slices that are bounded, so that the rest of the program runs on time while the port is busy. Connections stand in the
-order of their deadlines, so a sweep looks at those alone that are due.
-
-The class is longer than a page because it is one state machine over one table of connections; what a connection
-holds, and the bookkeeping of its deadlines, stand in `lambdamu.epoll_connection`.
+order of their deadlines, so a sweep looks at those alone that are due. Here are the doors and the turns; what is said
+on a connection is the business of `lambdamu.epoll_conversation`.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import trio
 
 from lambdamu.address import Address
-from lambdamu.datapack import Decoder, encode
-from lambdamu.epoll_connection import Connection, Deadlines
-from lambdamu.errors import RemoteProtocolError
-from lambdamu.listeners import NOT_A_LISTENER, OUT_OF_RESOURCES, bound_addresses, turn_away
-from lambdamu.messages import Batch, Message, fatal_error
-from lambdamu.objects import Later, Peer, Quick
+from lambdamu.datapack import encode
+from lambdamu.epoll_connection import UNREGISTERED, Connection
+from lambdamu.epoll_conversation import IN, Conversations
+from lambdamu.listeners import NOT_A_LISTENER, OUT_OF_RESOURCES, bound_addresses
+from lambdamu.messages import Message
 from lambdamu.port import (
     ACCEPT_PAUSE_S,
     ACCEPTS_A_TURN,
     ACCEPTS_AT_STOP,
-    BATCHES_A_TURN,
-    FLUSH_BYTES,
     LAST_CALL_S,
-    LINGER_BYTES,
-    READ_BYTES,
     REST_S,
     TOO_MANY,
     TOO_MANY_FROM_THERE,
-    AddressCap,
     Ending,
     Handler,
     PortLimits,
@@ -48,21 +39,9 @@ from lambdamu.port import (
 _SLICE_S: Final = 0.004
 """The port works for about so long, then lets the rest of the program run."""
 _EVENTS: Final = 256
-_KNOWN_QUESTIONS: Final = 64
-"""So many spellings of questions are known by their bytes. Full, the table begins anew: whoever fills it with spellings
-of his own costs the others one decoding each."""
-
-_IN: Final = select.EPOLLIN
-_OUT: Final = select.EPOLLOUT
-_BROKEN: Final = select.EPOLLERR | select.EPOLLHUP
-_UNREGISTERED: Final = -1
 
 
-def _no_answer(_now: float, _family: Literal[4, 6]) -> bytes:
-    return b""
-
-
-class EpollServer:
+class EpollServer(Conversations):
     """Serves `handler` on listening sockets until `stop`; `pack` turns an answer into bytes."""
 
     defer_accept_s = 1
@@ -76,31 +55,11 @@ class EpollServer:
         observer: PortObserver | None = None,
         pack: Callable[[Sequence[Message]], bytes] = encode,
     ) -> None:
-        self.handler = handler
-        self.limits = limits
-        self.observer = observer or PortObserver()
-        self.pack = pack
-        self.stopped_at: float | None = None
-        self._epoll = select.epoll()
+        super().__init__(handler, limits, observer=observer, pack=pack)
         self._listeners: dict[int, socket.socket] = {}
-        self._cap = AddressCap(limits)
-        self._now = 0.0
-        self._all = Deadlines(limits)
         self._fresh: list[Connection] = []
         """Answered when they were let in. Most of them leave before the kernel has to be told of them."""
-        self._ready: list[Connection] = []
-        """Those with more to be answered in the next turn."""
-        self._known: dict[bytes, Quick] = {}
-        self._frequent = bytes(READ_BYTES + 1)
-        """The question that was known last; at first one that is longer than all that is ever read at once."""
-        self._frequently: Quick = _no_answer
-        self._wait_scope: trio.CancelScope | None = None
         self._accept_again_at = float("inf")
-
-    @property
-    def connections(self) -> int:
-        """How many connections are open now."""
-        return len(self._all)
 
     async def serve(
         self,
@@ -135,10 +94,6 @@ class EpollServer:
             self._all.rest_until = self.stopped_at + LAST_CALL_S + REST_S
             self._wake()
 
-    def _wake(self) -> None:
-        if self._wait_scope is not None:
-            self._wait_scope.cancel()
-
     async def _wait(self) -> None:
         """Wait until the kernel has something, something is due, or somebody wakes us; in any case, let others run."""
         due = min(self._all.next_due(), self._accept_again_at)
@@ -164,7 +119,7 @@ class EpollServer:
                 peer = self._all.get(fd)
                 if peer is None:
                     self._knocked(fd)
-                elif event == _IN:
+                elif event == IN:
                     self._read(peer)
                 else:
                     self._happened(peer, event)
@@ -179,7 +134,7 @@ class EpollServer:
     def _listen(self) -> None:
         self._accept_again_at = float("inf")
         for fd in self._listeners:
-            self._epoll.register(fd, _IN)
+            self._epoll.register(fd, IN)
 
     def _knocked(self, fd: int) -> None:
         listener = self._listeners.get(fd)
@@ -208,19 +163,15 @@ class EpollServer:
     def _let_in(self, fd: int, address: tuple[str, int]) -> None:
         os.set_blocking(fd, False)
         if len(self._all) >= self.limits.connections:
-            self._refuse(fd, TOO_MANY)
+            self._refuse(socket.socket(fileno=fd), TOO_MANY)
         elif not self._cap.enter(address[0]):
-            self._refuse(fd, TOO_MANY_FROM_THERE)
+            self._refuse(socket.socket(fileno=fd), TOO_MANY_FROM_THERE)
         else:
             connection = self._all.add(fd, address, self._now)
             self.observer.opened()
             self._read(connection)
-            if connection.mask == _UNREGISTERED and connection.fd >= 0:
+            if connection.mask == UNREGISTERED and connection.fd >= 0:
                 self._fresh.append(connection)
-
-    def _refuse(self, fd: int, why: str) -> None:
-        self.observer.refused()
-        turn_away(socket.socket(fileno=fd), self.pack, why)
 
     def _pause_accepting(self, exc: OSError) -> None:
         """While a resource is short, leave those who wait to the kernel, on every listener."""
@@ -235,304 +186,9 @@ class EpollServer:
         """Ask those who were let in once more before the kernel is told to watch them."""
         fresh, self._fresh = self._fresh, []
         for connection in fresh:
-            if connection.mask == _UNREGISTERED and connection.fd >= 0:
+            if connection.mask == UNREGISTERED and connection.fd >= 0:
                 self._read(connection)
                 self._watch(connection)
-
-    # Reading
-
-    def _happened(self, connection: Connection, event: int) -> None:
-        if event & _OUT:
-            self._write(connection)
-        elif event & _IN:
-            self._read(connection)
-        elif event & _BROKEN:
-            self._end(connection, connection.ending or Ending.RESET)
-
-    def _read(self, connection: Connection) -> None:
-        try:
-            data = os.read(connection.fd, READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._end(connection, connection.ending or Ending.RESET)
-            return
-        if connection.ending is not None:
-            self._throw_away(connection, len(data))
-        elif not data:
-            self._half_close(connection)
-        elif connection.decoder is None and data.startswith(self._frequent):
-            self._answer_frequent(connection, data)
-        else:
-            self._feed(connection, data)
-
-    def _answer_frequent(self, connection: Connection, data: bytes) -> None:
-        """Answer a question that is known by its bytes, or a row of them; a value ends where its bytes do."""
-        question, quick, now = self._frequent, self._frequently, self._now
-        self._all.touch(connection, now)
-        if len(data) == len(question):
-            self._send(connection, quick(now, connection.family))
-            return
-        answers, at = [], 0
-        while data.startswith(question, at):
-            answers.append(quick(now, connection.family))
-            at += len(question)
-        self._send(connection, b"".join(answers))
-        if at < len(data) and connection.fd >= 0:
-            self._feed(connection, data[at:])
-
-    def _feed(self, connection: Connection, data: bytes) -> None:
-        """Take in bytes; answer what is whole, unless something before it waits still."""
-        decoder = connection.decoder
-        if decoder is None:
-            quick = self._known.get(data)
-            if quick is not None:
-                self._frequent, self._frequently = data, quick
-                self._answer_frequent(connection, data)
-                return
-            decoder = connection.decoder = Decoder(self.limits)
-        if not decoder.pending:
-            connection.began = self._now
-        decoder.feed(data)
-        if connection.busy:
-            self._watch(connection)
-        else:
-            self._work(connection)
-
-    def _half_close(self, connection: Connection) -> None:
-        connection.half_closed = True
-        owed = connection.owed
-        if not connection.busy or (owed is not None and owed.fin_cancels):
-            self._end(connection, Ending.LEFT)
-        else:
-            self._watch(connection)
-
-    # Answering
-
-    def _work(self, connection: Connection) -> None:
-        """Answer batches until none is whole, an answer is owed, the peer does not keep up, or others have a turn."""
-        gathered: list[bytes] = []
-        for _ in range(BATCHES_A_TURN):
-            if connection.rest is None and not self._take_batch(connection, gathered):
-                return
-            if not self._answer(connection, gathered):
-                return
-            if sum(map(len, gathered)) > FLUSH_BYTES and not self._flush(connection, gathered):
-                return
-        if self._flush(connection, gathered):
-            self._go_on_later(connection)
-
-    def _take_batch(self, connection: Connection, gathered: list[bytes]) -> bool:
-        """Begin the next batch; return False when there is none, and then all that follows is done."""
-        assert connection.decoder is not None  # noqa: S101 - fed before
-        try:
-            batch = connection.decoder.next_batch()
-        except RemoteProtocolError as exc:
-            self._break_off(connection, exc, gathered)
-            return False
-        if batch is None:
-            if self._flush(connection, gathered):
-                self._settle(connection)
-            return False
-        connection.began = self._now
-        self._all.whole(connection)
-        connection.rest, connection.answers = iter(batch), []
-        self._learn(connection, batch)
-        return True
-
-    def _learn(self, connection: Connection, batch: Batch) -> None:
-        """Know a question by its bytes from now on, when its answer hangs on nothing but the moment and the family."""
-        quick = self.handler.prepare(batch)
-        if quick is not None and connection.decoder is not None:
-            if len(self._known) >= _KNOWN_QUESTIONS:
-                self._known.clear()
-            self._frequent = connection.decoder.frame
-            self._frequently = self._known[self._frequent] = quick
-
-    def _answer(self, connection: Connection, gathered: list[bytes]) -> bool:
-        """Have the rest of a batch answered; return False when an answer is owed first."""
-        peer = connection.peer
-        if peer is None:
-            peer = connection.peer = Peer.from_address(*connection.address[:2])
-        assert connection.rest is not None  # noqa: S101 - a batch was begun
-        for message in connection.rest:
-            reply = self.handler.handle(message, self._now, peer)
-            if not isinstance(reply, Later):
-                connection.answers += reply
-            elif not self._owe(connection, reply, gathered):
-                return False
-        if connection.answers:
-            gathered.append(self.pack(connection.answers))
-        connection.rest, connection.answers = None, []
-        return True
-
-    def _owe(self, connection: Connection, later: Later, gathered: list[bytes]) -> bool:
-        """Wait for an answer that is owed; return True when it is there already."""
-        connection.owed = later
-        connection.queued = True  # an answer that is there already goes on here, and not in the next turn
-        later.attach(lambda messages: self._paid(connection, later, messages))
-        connection.queued = False
-        if connection.owed is None:
-            return True
-        if connection.half_closed and later.fin_cancels:
-            self._flush(connection, gathered)
-            self._end(connection, Ending.LEFT)
-            return False
-        if self._flush(connection, gathered):
-            self._watch(connection)
-        return False
-
-    def _paid(self, connection: Connection, later: Later, messages: Sequence[Message]) -> None:
-        """Take in an owed answer. It is sent in a turn of ours and not in the middle of somebody else's work."""
-        if connection.owed is later:
-            connection.owed = None
-            connection.answers += messages
-            if not connection.queued:
-                self._go_on_later(connection)
-                self._wake()
-
-    def _go_on_later(self, connection: Connection) -> None:
-        connection.queued = True
-        self._ready.append(connection)
-        self._watch(connection)
-
-    def _go_on(self, connection: Connection) -> None:
-        """Answer what has waited for us, or for the peer to take its answers: that time is not charged to the peer."""
-        connection.began = self._now
-        self._work(connection)
-
-    # Writing
-
-    def _flush(self, connection: Connection, gathered: list[bytes]) -> bool:
-        """Send what was gathered; return whether the peer has taken it and may be answered more."""
-        if gathered:
-            data = b"".join(gathered)
-            gathered.clear()
-            self._send(connection, data)
-        return connection.fd >= 0 and not connection.out
-
-    def _send(self, connection: Connection, data: bytes) -> None:
-        """Send at once as much as the peer takes, and keep the rest until it takes more."""
-        if connection.out:
-            connection.out += data
-            return
-        try:
-            sent = os.write(connection.fd, data)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self._end(connection, Ending.RESET)
-            return
-        if sent < len(data):
-            connection.out = bytearray(data[sent:])
-            self._all.sending(connection, self._now)
-            self._watch(connection)
-
-    def _write(self, connection: Connection) -> None:
-        """Send more of what was kept; when that is all, go on where the answers stopped."""
-        out, connection.out = connection.out, None
-        if out:
-            self._send_rest(connection, out)
-        if connection.fd < 0 or connection.out:
-            return
-        self._all.sent(connection)
-        if connection.ending is not None:
-            self._linger(connection)
-        elif connection.owed is not None or connection.queued:
-            self._watch(connection)
-        elif connection.decoder is not None:
-            self._go_on(connection)
-        else:
-            self._settle(connection)
-
-    def _send_rest(self, connection: Connection, out: bytearray) -> None:
-        try:
-            sent = os.write(connection.fd, out)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self._end(connection, Ending.RESET)
-            return
-        if sent < len(out):
-            connection.out = out[sent:]
-
-    # Waiting, and ending
-
-    def _settle(self, connection: Connection) -> None:
-        """All that came is answered: wait for more, unless nothing more is wanted."""
-        decoder = connection.decoder
-        self._all.touch(connection, self._now)
-        if connection.half_closed:
-            self._end(connection, Ending.LEFT)
-        elif decoder is not None and decoder.pending:
-            self._all.partial(connection, self._now)
-            self._watch(connection)
-        else:
-            self._all.whole(connection)
-            connection.decoder = None
-            if self._all.last_call_over:
-                self._finish(connection, Ending.STOPPED)
-            elif connection.mask not in (_IN, _UNREGISTERED):
-                self._watch(connection)
-
-    def _watch(self, connection: Connection) -> None:
-        """Tell the kernel what to watch for, when that is another thing than before."""
-        if connection.fd < 0:
-            return
-        mask = (_IN if connection.reads(self.limits.batch_bytes) else 0) | (_OUT if connection.out else 0)
-        if connection.mask == _UNREGISTERED:
-            self._epoll.register(connection.fd, mask)
-        elif mask != connection.mask:
-            self._epoll.modify(connection.fd, mask)
-        connection.mask = mask
-
-    def _break_off(self, connection: Connection, exc: RemoteProtocolError, gathered: list[bytes]) -> None:
-        self.observer.broke_protocol(exc.code)
-        gathered.append(self.pack([fatal_error(exc.code, exc.text)]))
-        self._flush(connection, gathered)
-        self._finish(connection, Ending.PROTOCOL)
-
-    def _finish(self, connection: Connection, how: Ending) -> None:
-        """End well: send what is to be sent, say so, and let the peer read it before the socket goes."""
-        if connection.fd >= 0:
-            connection.ending = how
-            if not connection.out:
-                self._linger(connection)
-
-    def _linger(self, connection: Connection) -> None:
-        try:
-            sock = socket.socket(fileno=connection.fd)
-            try:
-                sock.shutdown(socket.SHUT_WR)
-            finally:
-                sock.detach()
-        except OSError:
-            self._end(connection, Ending.RESET)
-            return
-        connection.decoder = None
-        self._all.linger(connection, self._now)
-        self._watch(connection)
-
-    def _throw_away(self, connection: Connection, count: int) -> None:
-        connection.thrown_away += count
-        if not count or connection.thrown_away >= LINGER_BYTES:
-            assert connection.ending is not None  # noqa: S101 - only who is ending lingers
-            self._end(connection, connection.ending)
-
-    def _end(self, connection: Connection, how: Ending) -> None:
-        """Close, give up what is owed, and forget."""
-        fd, connection.fd = connection.fd, -1
-        if fd < 0:
-            return
-        self._all.remove(fd, connection)
-        self._cap.leave(connection.address[0])
-        os.close(fd)
-        self.observer.ended(how)
-        owed, connection.owed = connection.owed, None
-        if owed is not None:
-            owed.cancel()
-        if connection.peer is not None:
-            self.handler.disconnected(connection.peer)
 
     def _sweep(self) -> None:
         now = self._now

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final, Protocol
 
 import attrs
 
-from lambdamu.datapack import WireLimits
+from lambdamu.datapack import WireLimits, encode
+from lambdamu.listeners import turn_away
 from lambdamu.messages import Batch, Message
 from lambdamu.objects import Peer, Quick, Reply, unmapped
 
@@ -129,3 +132,26 @@ class AddressCap:
     def _is_exempt(self, host: str) -> bool:
         address = ipaddress.ip_address(host.partition("%")[0])
         return any(address in network for network in self._exempt)
+
+
+class Port:
+    """What both ports hold, and how they turn somebody away."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        limits: PortLimits,
+        *,
+        observer: PortObserver | None = None,
+        pack: Callable[[Sequence[Message]], bytes] = encode,
+    ) -> None:
+        self.handler = handler
+        self.limits = limits
+        self.observer = observer or PortObserver()
+        self.pack = pack
+        self.stopped_at: float | None = None
+        self._cap = AddressCap(limits)
+
+    def _refuse(self, connection: socket.socket, why: str) -> None:
+        self.observer.refused()
+        turn_away(connection, self.pack, why)

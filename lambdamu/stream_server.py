@@ -15,7 +15,7 @@ import trio
 from lambdamu.address import Address
 from lambdamu.connection import Connection
 from lambdamu.datapack import encode
-from lambdamu.listeners import NOT_A_LISTENER, OUT_OF_RESOURCES, bound_addresses, turn_away
+from lambdamu.listeners import NOT_A_LISTENER, OUT_OF_RESOURCES, bound_addresses
 from lambdamu.messages import Message
 from lambdamu.objects import Peer
 from lambdamu.port import (
@@ -24,15 +24,15 @@ from lambdamu.port import (
     ACCEPTS_AT_STOP,
     TOO_MANY,
     TOO_MANY_FROM_THERE,
-    AddressCap,
     Ending,
     Handler,
+    Port,
     PortLimits,
     PortObserver,
 )
 
 
-class StreamServer:
+class StreamServer(Port):
     """Serves `handler` on listening sockets until `stop`; `pack` turns an answer into bytes."""
 
     def __init__(
@@ -43,12 +43,7 @@ class StreamServer:
         observer: PortObserver | None = None,
         pack: Callable[[Sequence[Message]], bytes] = encode,
     ) -> None:
-        self.handler = handler
-        self.limits = limits
-        self.observer = observer or PortObserver()
-        self.pack = pack
-        self.stopped_at: float | None = None
-        self._cap = AddressCap(limits)
+        super().__init__(handler, limits, observer=observer, pack=pack)
         self._connections = 0
         self._accept_at = -float("inf")
         """When to accept again, on any listener, after a resource was short."""
@@ -145,10 +140,6 @@ class StreamServer:
         # Counted here and not in the task, so that a burst cannot pass the limit before the tasks begin.
         self._connections += 1
         nursery.start_soon(self._serve_counted, stream, peer)
-
-    def _refuse(self, connection: socket.socket, why: str) -> None:
-        self.observer.refused()
-        turn_away(connection, self.pack, why)
 
     async def serve_stream(self, stream: trio.abc.HalfCloseableStream, peer: Peer) -> None:
         """Serve one connection, of any kind of stream, to its end."""
