@@ -114,15 +114,16 @@ class EpollServer(Conversations):
             connection.queued = False
             if connection.fd >= 0:
                 self._go_on(connection)
+        find, read = self._all.get, self._read
         while events := self._epoll.poll(0, _EVENTS):
             for fd, event in events:
-                peer = self._all.get(fd)
-                if peer is None:
+                connection = find(fd)
+                if connection is None:
                     self._knocked(fd)
                 elif event == IN:
-                    self._read(peer)
+                    read(connection)
                 else:
-                    self._happened(peer, event)
+                    self._happened(connection, event)
             self._look_again()
             if time.perf_counter() >= end:
                 break
