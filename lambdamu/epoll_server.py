@@ -117,13 +117,13 @@ class EpollServer(Conversations):
         find, read = self._all.get, self._read
         while events := self._epoll.poll(0, _EVENTS):
             for fd, event in events:
-                connection = find(fd)
-                if connection is None:
+                peer = find(fd)
+                if peer is None:
                     self._knocked(fd)
                 elif event == IN:
-                    read(connection)
+                    read(peer)
                 else:
-                    self._happened(connection, event)
+                    self._happened(peer, event)
             self._look_again()
             if time.perf_counter() >= end:
                 break
