@@ -125,6 +125,7 @@ def test_failures_that_the_window_has_left_behind_are_forgotten() -> None:
     assert breaker.counts(now + 10.0) == Counts()
     call(breaker, now + 10.0, "F")
     assert breaker.state(now + 10.1) is State.CLOSED
+    assert breaker.counts(now + 10.1) == Counts(1, 1)
 
 
 def test_logic_and_system_errors_are_counted_apart() -> None:
@@ -159,6 +160,14 @@ def test_while_open_it_refuses_at_once_and_says_how_long() -> None:
     assert isinstance(breaker.acquire(5.0, RNG), Permit)
 
 
+def test_whoever_looks_puts_the_end_of_the_open_time_off_for_nobody() -> None:
+    breaker = tripped(open_s=5.0)
+    for tenth in range(50):
+        assert breaker.state(tenth / 10) is State.OPEN
+        assert isinstance(breaker.acquire(tenth / 10, RNG), Refused)
+    assert isinstance(breaker.acquire(5.0, RNG), Permit)
+
+
 def test_half_open_one_call_at_a_time_is_let_through() -> None:
     breaker = tripped(open_s=5.0, lease_s=30.0)
     trial = take(breaker, 5.0)
@@ -174,6 +183,15 @@ def test_as_many_good_trials_as_the_policy_says_close_it() -> None:
     breaker = tripped(trials=3)
     now = calls(breaker, "SSF", 5.0)
     assert breaker.state(now) is State.OPEN
+    now = calls(breaker, "SS", now + 10.0)
+    assert breaker.state(now) is State.HALF_OPEN
+
+
+def test_what_was_counted_before_it_opened_is_forgotten_when_it_closes() -> None:
+    breaker = make(open_s=1.0)
+    now = calls(breaker, "FFFF")
+    now = calls(breaker, "S", now + 1.0)
+    assert (breaker.state(now), breaker.counts(now)) == (State.CLOSED, Counts())
 
 
 @pytest.mark.parametrize("result", ["F", "slow"])

@@ -46,7 +46,7 @@ class Interleavings(RuleBasedStateMachine):
         self.taken: list[Out] = []
         self.seen = State.CLOSED
         self.generation = 0
-        self.opened_at = 0.0
+        self.open_until = 0.0
 
     def out(self) -> list[Out]:
         return [each for each in self.taken if not each.back and self.now < each.until]
@@ -62,8 +62,6 @@ class Interleavings(RuleBasedStateMachine):
         state = self.breaker.state(self.now)
         if state is not self.seen:
             self.generation += 1
-            if state is State.OPEN:
-                self.opened_at = self.now
         self.seen = state
 
     @rule(dt=st.sampled_from(STEPS_S))
@@ -128,6 +126,7 @@ class Interleavings(RuleBasedStateMachine):
         assert refusal.why is Why.OPEN
         shortest = self.policy.open_s * (1 - self.policy.jitter)
         assert shortest - 1e-9 <= refusal.retry_after_s <= self.policy.max_open_s + 1e-9
+        self.open_until = self.now + refusal.retry_after_s
 
     @invariant()
     def those_in_flight_are_those_who_are_out(self) -> None:
@@ -139,10 +138,12 @@ class Interleavings(RuleBasedStateMachine):
         assert len(self.trials_out()) <= 1
 
     @invariant()
-    def it_is_not_open_for_ever(self) -> None:
+    def it_is_open_until_the_time_it_said_and_no_longer(self) -> None:
         assert self.breaker.state(self.now) is self.seen
         if self.seen is State.OPEN:
-            assert self.now < self.opened_at + self.policy.max_open_s
+            assert self.now < self.open_until
+        if self.seen is State.HALF_OPEN:
+            assert self.now >= self.open_until - 1e-9
 
     @invariant()
     def with_the_wait_over_and_no_trial_out_a_call_is_let_through(self) -> None:
