@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from client_stub.answers import Answer, Failure, explain, read_answer, read_task
 from lambdamu.address import Address
+from lambdamu.answers import Answer, Failure, explain, read_answer, read_task
 from lambdamu.messages import AUTH, MASTER, SERVER, SYSTEM, TASK_OBJECT, USER_COUNT, Command, Message, Result
 
 COUNT = Message(SYSTEM, Command.VALUE, USER_COUNT, 7)
