@@ -49,16 +49,11 @@ class Answer:
         return None if self.ip is None or self.port is None else Address(self.ip, self.port)
 
     @property
-    def alternates(self) -> tuple[Address, ...]:
-        """Where else to go, best first; what is no address is left out."""
-        items = (as_map(item) or {} for item in (as_array(self.data.get("Alternates")) or ())[:_MAX_ALTERNATES])
-        found = (_endpoint(item) for item in items)
-        return tuple(address for address in found if address is not None)
-
-    @property
-    def name(self) -> str | None:
-        """What the master calls the backend, where it was asked to say so."""
-        return as_text(self.data.get("Name"))
+    def places(self) -> tuple[tuple[Address, str | None], ...]:
+        """Where to go, the best first, and what the master calls each; an alternate that is no address is left out."""
+        alternates = (as_array(self.data.get("Alternates")) or ())[:_MAX_ALTERNATES]
+        found = ((_endpoint(each), each) for each in (self.data, *(as_map(item) or {} for item in alternates)))
+        return tuple((address, as_text(each.get("Name"))) for address, each in found if address is not None)
 
     @property
     def ttl_s(self) -> float | None:

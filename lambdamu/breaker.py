@@ -84,7 +84,10 @@ class Why(StrEnum):
 
 @attrs.frozen
 class Refused:
-    """No call now. It is no failure of the callee. `retry_after_s`: sooner it is of no use to come back."""
+    """No call now. It is no failure of the callee.
+
+    `retry_after_s`: when OPEN, sooner it is of no use to come back; otherwise the last moment at which there is room.
+    """
 
     why: Why
     retry_after_s: float
@@ -170,7 +173,7 @@ class Breaker:
             return Refused(Why.OPEN, self._since - now)
         if self._state is State.CLOSED:
             full = len(self._leases) >= self.policy.full_at
-            # Nobody knows when a place gets free; a call that is not slow ends by then.
+            # Nobody knows when a place gets free; a call that is not slow is over by then.
             return Refused(Why.FULL, self.policy.slow_s) if full else None
         # Calls from before it opened may still fill all places. A trial goes out all the same, one over the number:
         # or a callee that held every call would be left alone for good.

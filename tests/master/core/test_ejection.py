@@ -83,6 +83,20 @@ def test_votes_that_are_old_do_not_count() -> None:
     assert accuse(ejections, "a", now=44.9, hosts=HOSTS[3:4]) == [Verdict.EJECTED]
 
 
+def test_votes_from_before_an_ejection_are_spent() -> None:
+    ejections = make(open_s=1.0, reservation_s=1.0)
+    accuse(ejections, "a")
+    ejections.sent(1.0, RNG, "a", "trial")
+    assert ejections.barred_s(2.0, "a") == 0
+    assert accuse(ejections, "a", now=2.0, hosts=HOSTS[3:4]) == [Verdict.COUNTED]
+
+
+def test_no_more_votes_are_kept_than_it_takes() -> None:
+    ejections = make(networks=3)
+    accuse(ejections, "a", hosts=[f"10.{i}.0.1" for i in range(250)], carries=lambda out: False)
+    assert len(ejections._votes["a"]) == 3
+
+
 @pytest.mark.parametrize("stranger", [None, "unknown", "elsewhere", "late"])
 def test_only_a_client_that_was_sent_there_is_heard(stranger: str | None) -> None:
     ejections = make(networks=1, reservation_s=15.0)
@@ -133,6 +147,14 @@ def test_what_is_known_of_clients_is_bounded_and_expires() -> None:
     sendings.note(16.0, "client-999", "b", ())
     sendings.of(30.9, "nobody")
     assert (len(sendings), sendings.of(30.9, "client-999")) == (1, "b")
+
+
+def test_a_client_that_is_sent_again_is_the_newest() -> None:
+    sendings = Sendings(15.0, 100)
+    sendings.note(0.0, "ann", "a", ())
+    sendings.note(1.0, "bob", "a", ())
+    sendings.note(10.0, "ann", "b", ())
+    assert (sendings.of(16.5, "bob"), sendings.of(16.5, "ann")) == (None, "b")
 
 
 @pytest.mark.parametrize("backends", [1, 2, 3, 10, 100])
@@ -240,6 +262,9 @@ class Voting(RuleBasedStateMachine):
         self.now = 50.0
         self.sent: dict[str, tuple[str, float]] = {}
         self.voted: list[tuple[str, tuple[int, int], float]] = []
+        self.out_until: dict[str, float] = {}
+        """When each that is out may come back at the earliest."""
+        self.nobody_until = 0.0
 
     @rule(dt=st.sampled_from([0.0, 0.1, 1.0, 3.0, 9.0]))
     def time_passes(self, dt: float) -> None:
@@ -249,12 +274,28 @@ class Voting(RuleBasedStateMachine):
     def one_is_sent(self, client: str, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(self.names))
         if self.ejections.barred_s(self.now, name) == 0:
-            self.ejections.sent(self.now, self.rng, name, client)
-            self.sent[client] = (name, self.now)
+            self.send(client, name)
+
+    def send(self, client: str, name: str) -> None:
+        on_trial = name in self.ejections.out(self.now)
+        self.ejections.sent(self.now, self.rng, name, client)
+        self.sent[client] = (name, self.now)
+        assert (self.ejections.barred_s(self.now, name) > 0) is on_trial
+
+    @rule(data=st.data(), spare=st.booleans())
+    def many_fail(self, data: st.DataObject, spare: bool) -> None:
+        """Three clients of three networks are sent to one backend, as far as anybody may be, and fail there."""
+        name = data.draw(st.sampled_from(self.names))
+        for client, host in zip("uvw", HOSTS, strict=False):
+            if self.ejections.barred_s(self.now, name) == 0:
+                self.send(client, name)
+                self.complain(client, host, name, spare)
 
     @rule(client=st.sampled_from("uvwxyz"), host=st.sampled_from(HOSTS), data=st.data(), spare=st.booleans())
     def one_complains(self, client: str, host: str, data: st.DataObject, spare: bool) -> None:
-        name = data.draw(st.sampled_from(self.names))
+        self.complain(client, host, data.draw(st.sampled_from(self.names)), spare)
+
+    def complain(self, client: str, host: str, name: str, spare: bool) -> None:
         was_there, at = self.sent.get(client, ("", 0.0))
         honest = was_there == name and self.now < at + self.policy.reservation_s
         count = len(self.names)
@@ -267,8 +308,32 @@ class Voting(RuleBasedStateMachine):
             self.voted.append((name, network_of(host), self.now))
         if verdict is Verdict.EJECTED:
             assert spare
+            self.out_until[name] = self.now + 0.8 * self.policy.open_s
             since = self.now - self.policy.window_s
             assert len({network for voted, network, at in self.voted if voted == name and at > since}) >= 3
+
+        if verdict is Verdict.TRIAL_FAILED:
+            self.out_until[name] = self.now + 0.8 * 2 * self.policy.open_s
+        if verdict is Verdict.TOGETHER:
+            self.nobody_until = self.now + self.policy.window_s
+
+    def teardown(self) -> None:
+        """Nobody is out for ever: with its time over it is tried, and with no complaint it is back."""
+        if not hasattr(self, "names"):
+            return
+        self.now = max(self.now, self.nobody_until)
+        for name in self.names:
+            while (wait_s := self.ejections.barred_s(self.now, name)) > 0:
+                self.now += wait_s
+            self.ejections.sent(self.now, self.rng, name, None)
+            self.now += self.policy.reservation_s + 0.001
+            assert name not in self.ejections.out(self.now)
+
+    @invariant()
+    def who_is_out_stays_out_for_its_time(self) -> None:
+        for name, until in self.out_until.items():
+            waits = self.nobody_until <= self.now < until
+            assert not waits or self.ejections.barred_s(self.now, name) > 0
 
     @invariant()
     def enough_stay(self) -> None:
