@@ -11,9 +11,9 @@ Whoever takes an Ask or a Go gives its permit back, as ignored where the step wa
 
 Masters are asked in an order of chance, one after the other, until one answers. Where it sends to is tried first, then
 its alternates. When no master or no place is left, or a master says that there is nowhere to go, a pause follows, and
-then the next round. Who failed often is passed over, which costs nothing; each step that repeats one that came to
-nothing is paid for from the budget. It ends with a connection, with a word that no further ask can change, when the
-budget is spent, or when the next step would come after the deadline.
+then the next round. Who failed often is passed over, which costs nothing. Every ask but the first, and every place but
+the first of an answer, is a retry and is paid for from the budget. It ends with a connection, with a word that no
+further ask can change, when the budget is spent, or when the next step would come after the deadline.
 """
 
 from __future__ import annotations
@@ -137,8 +137,10 @@ class Plan:
         self._places_until = 0.0
         self._resumes = now
         self._pauses = 0
-        self._repeats = False
-        """Whether the next step repeats one that came to nothing, and has to be paid for."""
+        self._asks_cost = False
+        """Every ask but the first of a plan is paid for."""
+        self._goes_cost = False
+        """And so is every place but the first of an answer."""
         self._failures: OrderedDict[Address, str] = OrderedDict()
         self._refusal: tuple[Address, Answer] | None = None
         self._error: ConnectError | None = None if masters else UnreachableError("there is no master to ask")
@@ -158,11 +160,11 @@ class Plan:
         self._identity.heard(step, answer)
         if answer.endpoint is not None:
             self._refusal = None
+            self._goes_cost = False
             self._places.extend(answer.places)
             self._places_until = self._deadline if answer.ttl_s is None else now + answer.ttl_s
             return
         self._refusal = step.master, answer
-        self._repeats = True
         if answer.result is Result.DENIED and answer.retry_after_s is None:
             self._error = _refused(DeniedError, step.master, answer)
         else:
@@ -198,9 +200,9 @@ class Plan:
         if not self._round:
             self._round, self._asked = self._rng.sample(self._usable, len(self._usable)), False
         master = self._round.pop()
-        permit = self._permit(now, self._peers.masters.of(master))
+        permit = self._permit(now, self._peers.masters.of(master), paid=self._asks_cost)
         if permit is not None:
-            self._asked = True
+            self._asked = self._asks_cost = True
             self._identity.forget(now)
             return Ask(master, self._identity.data(), tuple(self._identity.failed), permit)
         if not self._round:
@@ -212,23 +214,23 @@ class Plan:
         if now > self._places_until:
             self._places.clear()
             return None
-        permit = self._permit(now, self._peers.backends.of(backend))
+        permit = self._permit(now, self._peers.backends.of(backend), paid=self._goes_cost)
         if permit is not None:
+            self._goes_cost = True
             return Go(backend, name, permit)
         if not self._places:
             self._fall_back(now)
         return None
 
-    def _permit(self, now: float, breaker: Breaker) -> Permit | None:
-        """Return a permit that is paid for, or None."""
+    def _permit(self, now: float, breaker: Breaker, *, paid: bool) -> Permit | None:
+        """Return a permit, from the budget where it is to be paid for; None when there is none to be had."""
         permit = breaker.acquire(now, self._rng)
         if isinstance(permit, Refused):
             return None
-        if self._repeats and not self._peers.budget.withdraw(now):
+        if paid and not self._peers.budget.withdraw(now):
             permit.ignored(now)
             self._give_up("there were too many retries")
             return None
-        self._repeats = False
         return permit
 
     def _opens_in_s(self, now: float) -> float:
@@ -246,7 +248,6 @@ class Plan:
             self._give_up("", at_least_s or None)
 
     def _note(self, peer: Address, failure: Failure) -> None:
-        self._repeats = True
         self._failures.pop(peer, None)
         self._failures[peer] = failure.text
         if len(self._failures) > _TOLD:
