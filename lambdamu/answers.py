@@ -31,6 +31,9 @@ from lambdamu.messages import (
 _MAX_ALTERNATES: Final = 16
 _WHY_CHARS: Final = 32
 _TICKET_BYTES: Final = 200
+_OURS: Final = frozenset({LinkFault.NO_DESCRIPTOR, LinkFault.NO_ADDRESS, LinkFault.UNREACHABLE})
+"""A device without a network fails so, at once and with everybody. None of them got a call, so none shall be left alone
+for it: or the device would go on waiting when its network is back."""
 
 
 @attrs.frozen
@@ -80,7 +83,7 @@ class Answer:
 class Failure:
     """Why somebody could not be used, in one line. `final`: it would be no use to ask the same one again.
 
-    `why`: one word. `fault`: whether the other was not there or said no; None when the fault was our own.
+    `why`: one word. `fault`: whether the other was not there or said no; None when the fault may well be our own.
     """
 
     text: str
@@ -92,8 +95,7 @@ class Failure:
     def from_error(cls, exc: LinkError | RemoteProtocolError) -> Failure:
         if isinstance(exc, RemoteProtocolError):
             return _broken(exc.text)
-        own = exc.why == LinkFault.NO_DESCRIPTOR
-        return cls(str(exc), why=exc.why, fault=None if own else Fault.SYSTEM)
+        return cls(str(exc), why=exc.why, fault=None if exc.why in _OURS else Fault.SYSTEM)
 
     def of(self, what: str, address: Address) -> Failure:
         """Return the failure with its author named, once, as in `master 127.0.0.1:7000: Connection refused`."""
@@ -117,7 +119,9 @@ def read_task(batch: Batch) -> str | Failure | None:
         if message.command == Command.ERROR:
             return _refused(message)
         if (message.object, message.command, message.name) == (AUTH, Command.VALUE, TASK_OBJECT):
-            return as_text(message.data) or _broken(f"it named no Task object but {dump(message.data)}")
+            return as_text(message.data) or _broken(
+                f"it named no Task object but {dump(message.data)}", LinkFault.BAD_AUTH
+            )
     return None
 
 
@@ -189,8 +193,8 @@ def _refused(message: Message) -> Failure:
     return Failure(_line(f"it answered the error {said}"), why=(code or "Error")[:_WHY_CHARS], fault=Fault.LOGIC)
 
 
-def _broken(text: str) -> Failure:
-    return Failure(f"not to the protocol: {text}", final=True)
+def _broken(text: str, why: LinkFault = LinkFault.NOT_THE_PROTOCOL) -> Failure:
+    return Failure(f"not to the protocol: {text}", final=True, why=why)
 
 
 def _line(text: str) -> str:

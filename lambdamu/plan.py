@@ -29,7 +29,7 @@ from lambdamu.address import Address
 from lambdamu.answers import Answer, Failure, explain
 from lambdamu.breaker import Breaker, Permit, Refused, Why
 from lambdamu.errors import ConnectError, DeniedError, NoServerError, UnreachableError
-from lambdamu.messages import Result
+from lambdamu.messages import LinkFault, Result
 from lambdamu.peers import Peers
 
 _FAILED: Final = 8
@@ -186,7 +186,7 @@ class Plan:
     def login_failed(self, now: float, step: Go, failure: Failure) -> None:
         _give_back(step.permit, now, failure)
         self._note(step.backend, failure)
-        if failure.fault is not None:
+        if failure.why != LinkFault.NO_DESCRIPTOR:  # that is no news of the backend
             self._identity.failed.append(FailedPlace(step.backend.host, step.backend.port, failure.why, now))
         if not self._places:
             self._fall_back(now)
@@ -269,7 +269,7 @@ def _refused(kind: type[NoServerError], master: Address, answer: Answer) -> NoSe
 
 
 def _give_back(permit: Permit, now: float, failure: Failure) -> None:
-    """Count a failure by whose it is; one of our own counts as none."""
+    """Count a failure by whose it is; one that may be our own counts as none."""
     if failure.fault is None:
         permit.ignored(now)
     else:

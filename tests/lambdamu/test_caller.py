@@ -12,6 +12,7 @@ from lambdamu.address import Address
 from lambdamu.answers import Answer, Failure
 from lambdamu.breaker import Fault
 from lambdamu.caller import Caller, Login
+from lambdamu.errors import LinkError
 from lambdamu.tcp_server import Ending, PortObserver
 
 CALLER = Caller("ann", "ann@example.org", 5.0)
@@ -155,3 +156,19 @@ async def test_a_login_that_is_cancelled_leaves_no_connection(backend: Any) -> N
             nursery.cancel_scope.cancel()
         with trio.fail_after(5.0):
             await seen.over.wait()
+
+
+@pytest.mark.parametrize(
+    ("why", "fault"),
+    [
+        ("refused", Fault.SYSTEM),
+        ("timeout", Fault.SYSTEM),
+        ("connect_timeout", Fault.SYSTEM),
+        ("closed", Fault.SYSTEM),
+        ("no_descriptor", None),
+        ("no_address", None),
+        ("unreachable", None),
+    ],
+)
+def test_what_a_device_without_a_network_meets_with_is_nobodys_fault(why: str, fault: Fault | None) -> None:
+    assert Failure.from_error(LinkError(why, "text")).fault is fault

@@ -25,6 +25,7 @@ B1, B2, B3 = (Address("198.51.100.1", port) for port in (9001, 9002, 9003))
 SILENT = Failure("is silent", why="timeout")
 FULL = Failure("is full", why="Full", fault=Fault.LOGIC)
 OURS = Failure("no descriptor is left", why="no_descriptor", fault=None)
+OFFLINE = Failure("Network is unreachable", why="unreachable", fault=None)
 BROKEN = Failure("not to the protocol", final=True)
 STEP_S = 0.1
 
@@ -163,6 +164,15 @@ def test_a_shortage_of_our_own_is_no_failure_of_a_backend() -> None:
     world.run(in_turn(ok(B1)))
     assert "Failed" not in world.asks[-1][1]
     assert world.peers.backends.of(B1).counts(world.now).system == 0
+
+
+def test_a_device_that_was_offline_asks_as_soon_as_it_is_back() -> None:
+    world = World(M1, M2, within_s=10.0)
+    for _ in range(9):
+        assert isinstance(world.run(in_turn(OFFLINE)), UnreachableError)
+        world.now += 60.0
+    assert isinstance(world.run(in_turn(ok(B1))), Go)
+    assert world.peers.masters.of(M1).state(world.now) is State.CLOSED
 
 
 def test_every_ask_carries_the_same_id() -> None:
