@@ -223,6 +223,8 @@ class Breaker:
         if result.system:
             self._event = (self._numbers, now)
         self._in_a_row = self._in_a_row + 1 if result.system else 0
+        if not (result.system or result.slow):
+            return  # no share has grown
         if self._in_a_row >= self.policy.consecutive or self._too_many(now):
             self._open(now, permit.luck)
 

@@ -35,6 +35,8 @@ from lambdamu.peers import Peers
 _FAILED: Final = 8
 _FAILED_S: Final = 60.0
 """So many backends that failed are told to a master, the newest, when it was so short a time ago."""
+_LEAST_PAUSE_S: Final = 0.001
+"""Chance may say 0; with nobody to call, that would be a loop without end."""
 _TOLD: Final = 8
 """So many failures an error tells of, the newest of each peer."""
 
@@ -240,7 +242,7 @@ class Plan:
 
     def _fall_back(self, now: float, at_least_s: float = 0.0) -> None:
         """Pause before the next round."""
-        wait_s = max(at_least_s, self._peers.policy.backoff.wait_s(self._pauses, self._rng))
+        wait_s = max(at_least_s, _LEAST_PAUSE_S, self._peers.policy.backoff.wait_s(self._pauses, self._rng))
         self._pauses += 1
         self._round.clear()
         self._resumes = now + wait_s

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lambdamu.address import Address
 from lambdamu.answers import Answer, Failure
-from lambdamu.breaker import BreakerPolicy, Fault, State
+from lambdamu.breaker import BreakerPolicy, Fault, Permit, State
 from lambdamu.errors import ConnectError, DeniedError, NoServerError, UnreachableError
 from lambdamu.messages import Result
 from lambdamu.peers import Breakers, ClientObserver, ClientPolicy, Peers
@@ -226,6 +226,19 @@ def test_pauses_are_any_part_of_a_bound_that_doubles() -> None:
         longest = min(4.0, 2.0**i)
         assert 0.0 < min(pauses) < 0.05 * longest
         assert 0.95 * longest < max(pauses) <= longest
+
+
+def test_a_pause_is_never_none_whatever_chance_says() -> None:
+    class Never(random.Random):
+        def uniform(self, a: float, b: float) -> float:
+            return a
+
+    world = World(M1, within_s=0.05)
+    world.rng = Never(0)
+    while isinstance(world.peers.masters.of(M1).acquire(world.now, world.rng), Permit):
+        pass  # until all its places are taken
+    assert isinstance(world.run(in_turn(ok(B1))), UnreachableError)
+    assert world.pauses == pytest.approx([0.001] * 49)
 
 
 def test_a_master_that_does_not_speak_the_wire_is_asked_once() -> None:
