@@ -19,7 +19,7 @@ from lambdamu.errors import ConnectError, DeniedError, LinkError, NoServerError,
 from lambdamu.messages import SYSTEM, USER_COUNT, Command, Message
 from lambdamu.peers import ClientObserver, ClientPolicy
 from lambdamu.retry import Backoff, BudgetPolicy
-from lambdamu.testing import SOCKET_SETTLE_S, FakeBackend, Script, virtual_clock
+from lambdamu.testing import SOCKET_SETTLE_S, FakeBackend, Script, Stats, virtual_clock
 
 WHO: dict[str, Any] = {"user_name": "ann", "user_mail": "ann@example.org"}
 NO_SERVER = {"Result": "NoServer", "Data": {"RetryAfter": 4.0}}
@@ -71,6 +71,12 @@ def send_to(best: Address, *alternates: Address, **more: Any) -> dict[str, Any]:
     return {"Result": "OK", "Data": {"IP": best.host, "Port": best.port, "Alternates": others, **more}}
 
 
+async def closed(backend: FakeBackend) -> Stats:
+    """Wait until the backend has no connection left."""
+    with trio.fail_after(5.0):
+        return await backend.until(lambda stats: stats.open_now == 0)
+
+
 def client(*masters: Address, observer: ClientObserver | None = None, **policy: Any) -> Client:
     return Client(masters, peers=Peers(ClientPolicy(**policy), observer), rng=random.Random(0), **WHO)
 
@@ -82,7 +88,7 @@ async def test_it_connects_and_logs_in(master: Any) -> None:
             assert (connection.task, connection.backend, connection.name) == ("Task", at(backend), "one")
             await connection.send(Message(SYSTEM, Command.GET, USER_COUNT))
             assert await connection.receive(within_s=5.0) == [Message(SYSTEM, Command.VALUE, USER_COUNT, 10)]
-        stats = await backend.until(lambda stats: stats.open_now == 0)
+        stats = await closed(backend)
     assert (stats.user_name, stats.user_mail) == ("ann", "ann@example.org")
     [ask] = asked.asks
     assert ask.data["Want"] == ["Name", "Alternates", "TTL"]
@@ -225,8 +231,7 @@ async def test_to_be_cancelled_leaves_no_connection_and_no_failure(master: Any) 
                 nursery.start_soon(connect)
                 await backend.until(lambda stats: stats.open_now == 1)
                 nursery.cancel_scope.cancel()
-            with trio.fail_after(5.0):
-                await backend.until(lambda stats: stats.open_now == 0)
+            await closed(backend)
         now = trio.current_time()
         breaker = ann._peers.backends.of(at(backend))
         assert (breaker.state(now), breaker.in_flight(now), breaker.counts(now).calls) == (State.CLOSED, 0, 0)
@@ -238,7 +243,7 @@ async def test_an_error_of_the_block_comes_out_as_it_is(master: Any) -> None:
         with pytest.raises(KeyError, match="mine"):
             async with client(asked.address).connect():
                 raise KeyError("mine")
-        await backend.until(lambda stats: stats.open_now == 0)
+        await closed(backend)
 
 
 async def test_a_connection_that_breaks_says_so(master: Any, clock: trio.testing.MockClock) -> None:

@@ -263,6 +263,16 @@ def test_retries_end_with_the_budget_and_first_asks_do_not() -> None:
     assert isinstance(world.run(in_turn(ok(B1))), Go)
 
 
+def test_each_attempt_brings_a_part_of_a_retry() -> None:
+    world = World(M1, budget=BudgetPolicy(share=0.5, per_s=0.0, most=1.0), backoff=Backoff(0.01, 0.01))
+    asks = []
+    for _ in range(5):
+        before = len(world.asks)
+        world.run(in_turn(no()))
+        asks.append(len(world.asks) - before)
+    assert asks == [2, 1, 2, 1, 2]
+
+
 def test_alternates_are_retries_too() -> None:
     world = World(budget=BudgetPolicy(share=0.0, per_s=0.0, most=1.0))
     assert isinstance(world.run(in_turn(ok(B1, B2, B3)), lambda backend: FULL), UnreachableError)
