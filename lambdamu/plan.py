@@ -9,7 +9,8 @@
 
 Whoever takes an Ask or a Go gives its permit back, as ignored where the step was cancelled.
 
-Masters are asked in an order of chance, one after the other, until one answers. Where it sends to is tried first, then
+Masters are asked one after the other until one answers: first the one that answered last, if that was a short time ago,
+for it alone knows where it sent this client; the others in an order of chance. Where it sends to is tried first, then
 its alternates. When no master or no place is left, or a master says that there is nowhere to go, a pause follows, and
 then the next round. Who failed often is passed over, which costs nothing. Every ask but the first, and every place but
 the first of an answer, is a retry and is paid for from the budget. It ends with a connection, with a word that no
@@ -33,8 +34,9 @@ from lambdamu.messages import LinkFault, Result
 from lambdamu.peers import Peers
 
 _FAILED: Final = 8
-_FAILED_S: Final = 60.0
-"""So many backends that failed are told to a master, the newest, when it was so short a time ago."""
+"""So many backends that failed are told to a master, the newest."""
+_RECENT_S: Final = 60.0
+"""What is older is no news to a master: longer than it remembers whom it sent where."""
 _LEAST_PAUSE_S: Final = 0.001
 """Chance may say 0; with nobody to call, that would be a loop without end."""
 _TOLD: Final = 8
@@ -62,9 +64,15 @@ class Identity:
     failed: deque[FailedPlace] = attrs.field(factory=lambda: deque(maxlen=_FAILED))
     """Backends that it was sent to and could not use."""
 
+    master: Address | None = None
+    answered_at: float = 0.0
+    """Who answered last, and when."""
+
     def forget(self, now: float) -> None:
-        """Forget failures that are old news."""
-        while self.failed and self.failed[0].at <= now - _FAILED_S:
+        """Forget what is old news."""
+        if self.answered_at <= now - _RECENT_S:
+            self.master = None
+        while self.failed and self.failed[0].at <= now - _RECENT_S:
             self.failed.popleft()
 
     def data(self) -> dict[str, Any]:
@@ -79,8 +87,9 @@ class Identity:
             said["Failed"] = [{"IP": each.ip, "Port": each.port, "Why": each.why} for each in self.failed]
         return said
 
-    def heard(self, step: Ask, answer: Answer) -> None:
+    def heard(self, now: float, step: Ask, answer: Answer) -> None:
         """Take in that a master has heard what was said, and has answered."""
+        self.master, self.answered_at = step.master, now
         for failed in step.failed:
             if failed in self.failed:
                 self.failed.remove(failed)
@@ -159,7 +168,7 @@ class Plan:
 
     def answered(self, now: float, step: Ask, answer: Answer) -> None:
         step.permit.succeeded(now)
-        self._identity.heard(step, answer)
+        self._identity.heard(now, step, answer)
         if answer.endpoint is not None:
             self._refusal = None
             self._goes_cost = False
@@ -199,17 +208,22 @@ class Plan:
         return self._error or UnreachableError("")
 
     def _ask(self, now: float) -> Step | None:
+        self._identity.forget(now)
         if not self._round:
-            self._round, self._asked = self._rng.sample(self._usable, len(self._usable)), False
+            self._round, self._asked = self._order(), False
         master = self._round.pop()
         permit = self._permit(now, self._peers.masters.of(master), paid=self._asks_cost)
         if permit is not None:
             self._asked = self._asks_cost = True
-            self._identity.forget(now)
             return Ask(master, self._identity.data(), tuple(self._identity.failed), permit)
         if not self._round:
             self._fall_back(now, 0.0 if self._asked else self._opens_in_s(now))
         return None
+
+    def _order(self) -> list[Address]:
+        """Return the masters of a round, the first to be asked at the end."""
+        order = self._rng.sample(self._usable, len(self._usable))
+        return sorted(order, key=lambda master: master == self._identity.master)
 
     def _go(self, now: float) -> Step | None:
         backend, name = self._places.popleft()

@@ -217,6 +217,27 @@ async def test_clients_of_one_process_share_what_they_learn(master: Any, nobody:
     assert ("crowded", at(backend), 1) in heard.told
 
 
+async def test_a_crowd_sends_one_to_try_a_master_that_was_left_alone(
+    master: Any, clock: trio.testing.MockClock
+) -> None:
+    peers = Peers(ClientPolicy(masters=BreakerPolicy(open_s=5.0, jitter=0.0)))
+    async with FakeBackend() as backend, master(send_to(at(backend))) as asked:
+        began = trio.current_time()
+        peers.masters.of(asked.address).trip(began, random.Random(0))
+
+        async def connect(number: int) -> None:
+            async with Client([asked.address], client_id=f"user-{number}", peers=peers, **WHO).connect():
+                pass
+
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(connect, number)
+        first, *others = asked.asked_at
+        assert len(others) == 49
+        assert began + 5.0 <= first < min(others)
+        assert trio.current_time() < began + 15.0
+
+
 async def test_to_be_cancelled_leaves_no_connection_and_no_failure(master: Any) -> None:
     heard = Heard()
     async with FakeBackend(Script(drop="auth")) as backend, master(send_to(at(backend))) as asked:  # type: ignore[arg-type]

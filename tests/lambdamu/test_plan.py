@@ -124,6 +124,23 @@ def test_masters_are_asked_in_an_order_of_chance() -> None:
     assert {world.asked()[0] for world in worlds} == {M1, M2, M3}
 
 
+def test_the_master_that_answered_last_is_asked_first_for_a_minute() -> None:
+    for seed in range(20):
+        world = World(M1, M2, M3, seed=seed)
+        for _ in range(5):
+            world.run(in_turn(ok(B1)))
+        world.run(in_turn(no(), ok(B1)))
+        assert len(set(world.asked())) == 1
+    last = set()
+    for seed in range(40):
+        world = World(M1, M2, M3, seed=seed)
+        world.run(lambda number, master: ok(B1) if master == M1 else SILENT)
+        world.now += 61.0
+        world.run(in_turn(ok(B1)))
+        last.add(world.asked()[-1])
+    assert last == {M1, M2, M3}
+
+
 def test_alternates_are_tried_in_their_order_and_without_a_pause() -> None:
     world = World()
     step = world.run(in_turn(ok(B1, B2, B3)), lambda backend: None if backend == B3 else SILENT)
@@ -300,6 +317,7 @@ def test_a_master_that_failed_often_is_passed_over() -> None:
     world = World(M1, M2, masters=BreakerPolicy(consecutive=3, open_s=60.0, max_open_s=60.0))
     for _ in range(20):
         world.run(lambda number, master: SILENT if master == M1 else ok(B1))
+        world.identity.master = None
     assert world.asked().count(M1) == 3
 
 
