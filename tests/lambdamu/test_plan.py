@@ -86,6 +86,7 @@ class World:
                 case Pause(for_s):
                     assert for_s > 0
                     self.pauses.append(for_s)
+                    assert len(self.pauses) < 10000
                     self.now += for_s
                 case GiveUp(error):
                     assert plan.next(self.now) == step
