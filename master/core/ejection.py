@@ -11,6 +11,7 @@ The pool calls it so, with `client` a hash of the client's id, or None for a cli
     name = ejections.sent_to(now, client)       # still good: the same answer, and no second reservation
     ...                                         # otherwise choose; a backend is out while barred_s(now, name) > 0
     ejections.sent(now, rng, name, client, alternates)
+    ejections.keep(names)                       # when backends have left the pool
 
 A plain ask costs one look at `idle`: where that holds, nobody is barred, and of a client without an id `sent` has
 nothing to note.
