@@ -8,14 +8,15 @@ from typing import Final
 import attrs
 from rich.text import Text
 
-from client_stub.answers import Answer, Failure, explain
-from client_stub.caller import Caller, ask_any
+from client_stub.caller import ask_any
 from client_stub.interrupt import until_signal
 from client_stub.options import ClientOptions
 from client_stub.report import run_load
 from client_stub.show import complain, put_json, put_line
 from client_stub.tally import FAILED, NO_BACKEND, OK
 from lambdamu.address import Address, printable
+from lambdamu.answers import Answer, Failure, explain
+from lambdamu.caller import Caller
 
 __all__ = ["ClientOptions", "run_client"]
 

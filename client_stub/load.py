@@ -13,11 +13,12 @@ from typing import Final
 
 import trio
 
-from client_stub.answers import Failure, explain_refusal
-from client_stub.caller import Caller, Login, ask_any
+from client_stub.caller import ask_any
 from client_stub.options import ClientOptions
 from client_stub.tally import Tally
 from lambdamu.address import Address
+from lambdamu.answers import Failure, explain_refusal
+from lambdamu.caller import Caller, Login
 
 IN_FLIGHT: Final = 100
 """Without a rate, so many clients ask or log in at once; those that stay at a backend do not count."""

@@ -13,12 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from client_stub.caller import Caller
 from client_stub.interrupt import until_signal
 from client_stub.load import Load, file_slots
 from client_stub.options import ClientOptions
 from client_stub.show import complain, put_json, put_line, put_table
 from client_stub.tally import FAILED, Tally, quantiles, sorted_backends
+from lambdamu.caller import Caller
 
 _REFRESH_S: Final = 0.1
 _REASONS_SHOWN: Final = 5

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import attrs
 
-from client_stub.answers import Failure
 from lambdamu.address import Address
+from lambdamu.answers import Failure
 
 OK: Final = 0
 FAILED: Final = 1

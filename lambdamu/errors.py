@@ -36,3 +36,34 @@ class LinkError(LambdaMuError):
     def __init__(self, why: str, text: str) -> None:
         super().__init__(text)
         self.why = why
+
+
+class ConnectError(LambdaMuError):
+    """No connection to a backend could be had. The text is one line for a person.
+
+    `retry_after_s`: seconds after which to try again, where somebody said so; None: nobody knows.
+    """
+
+    def __init__(self, text: str, retry_after_s: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
+
+
+class NoServerError(ConnectError):
+    """A master answered, and sent nowhere, until the time was up.
+
+    `result`: NoServer, Wait, Closed or Denied, as on the wire; `reason`: a word of the master, None where it gave none.
+    """
+
+    def __init__(self, text: str, result: str, reason: str | None, retry_after_s: float | None) -> None:
+        super().__init__(text, retry_after_s)
+        self.result = result
+        self.reason = reason
+
+
+class DeniedError(NoServerError):
+    """A master said no for good: it is of no use to try again."""
+
+
+class UnreachableError(ConnectError):
+    """No master answered, or no backend that they named could be used, until the time or the retries were used up."""

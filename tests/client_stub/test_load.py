@@ -15,10 +15,10 @@ import pytest
 import trio
 import trio.testing
 
-from client_stub.caller import Caller
 from client_stub.client import ClientOptions, run_client
 from client_stub.load import IN_FLIGHT, Load, file_slots
 from lambdamu.address import Address
+from lambdamu.caller import Caller
 from lambdamu.tcp_server import Ending, PortObserver
 
 Capture = pytest.CaptureFixture[str]

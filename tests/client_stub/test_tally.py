@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_stub.answers import Failure
 from client_stub.tally import Tally, quantiles
 from lambdamu.address import Address
+from lambdamu.answers import Failure
 
 B1, B2 = Address("192.0.2.1", 9001), Address("2001:db8::7", 9001)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
 from lambdamu.address import MAX_PORT, Address, printable
+from lambdamu.breaker import Fault
 from lambdamu.datapack import dump
+from lambdamu.errors import LinkError, RemoteProtocolError
 from lambdamu.messages import (
     AUTH,
     MASTER,
@@ -17,11 +20,20 @@ from lambdamu.messages import (
     TASK_OBJECT,
     Batch,
     Command,
+    LinkFault,
     Message,
     Result,
+    as_array,
     as_map,
     as_text,
 )
+
+_MAX_ALTERNATES: Final = 16
+_WHY_CHARS: Final = 32
+_TICKET_BYTES: Final = 200
+_OURS: Final = frozenset({LinkFault.NO_DESCRIPTOR, LinkFault.NO_ADDRESS, LinkFault.UNREACHABLE})
+"""A device without a network fails so, at once and with everybody. None of them got a call, so none shall be left alone
+for it: or the device would go on waiting when its network is back."""
 
 
 @attrs.frozen
@@ -39,13 +51,51 @@ class Answer:
         """Where to go; None where there is nowhere."""
         return None if self.ip is None or self.port is None else Address(self.ip, self.port)
 
+    @property
+    def places(self) -> tuple[tuple[Address, str | None], ...]:
+        """Where to go, the best first, and what the master calls each; an alternate that is no address is left out."""
+        alternates = (as_array(self.data.get("Alternates")) or ())[:_MAX_ALTERNATES]
+        found = ((_endpoint(each), each) for each in (self.data, *(as_map(item) or {} for item in alternates)))
+        return tuple((address, as_text(each.get("Name"))) for address, each in found if address is not None)
+
+    @property
+    def ttl_s(self) -> float | None:
+        """For how many seconds the answer may be used; None for no bound."""
+        return _seconds(self.data.get("TTL"))
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """When to ask again, in seconds; None where the master has not said."""
+        return _seconds(self.data.get("RetryAfter"))
+
+    @property
+    def reason(self) -> str | None:
+        return as_text(self.data.get("Reason"))
+
+    @property
+    def ticket(self) -> str | None:
+        """The place in the queue, to be shown at the next ask."""
+        ticket = as_text(self.data.get("Ticket"))
+        return ticket if ticket and len(ticket.encode()) <= _TICKET_BYTES else None
+
 
 @attrs.frozen
 class Failure:
-    """Why somebody could not be used, in one line. `final`: it would be no use to ask the same one again."""
+    """Why somebody could not be used, in one line. `final`: it would be no use to ask the same one again.
+
+    `why`: one word. `fault`: whether the other was not there or said no; None when the fault may well be our own.
+    """
 
     text: str
     final: bool = False
+    why: str = attrs.field(default=LinkFault.NOT_THE_PROTOCOL, eq=False)
+    fault: Fault | None = attrs.field(default=Fault.SYSTEM, eq=False)
+
+    @classmethod
+    def from_error(cls, exc: LinkError | RemoteProtocolError) -> Failure:
+        if isinstance(exc, RemoteProtocolError):
+            return _broken(exc.text)
+        return cls(str(exc), why=exc.why, fault=None if exc.why in _OURS else Fault.SYSTEM)
 
     def of(self, what: str, address: Address) -> Failure:
         """Return the failure with its author named, once, as in `master 127.0.0.1:7000: Connection refused`."""
@@ -69,7 +119,9 @@ def read_task(batch: Batch) -> str | Failure | None:
         if message.command == Command.ERROR:
             return _refused(message)
         if (message.object, message.command, message.name) == (AUTH, Command.VALUE, TASK_OBJECT):
-            return as_text(message.data) or _broken(f"it named no Task object but {dump(message.data)}")
+            return as_text(message.data) or _broken(
+                f"it named no Task object but {dump(message.data)}", LinkFault.BAD_AUTH
+            )
     return None
 
 
@@ -107,31 +159,42 @@ def _result(value: Any) -> Result | None:
 
 
 def _go(details: Mapping[Any, Any]) -> Answer | Failure:
-    ip, port = as_text(details.get("IP")), details.get("Port")
-    if ip is None or not _is_ip(ip):
+    endpoint = _endpoint(details)
+    if endpoint is not None:
+        return Answer(Result.OK, endpoint.host, endpoint.port, details)
+    if not _is_ip(as_text(details.get("IP"))):
         return _broken(f"it sends to the IP {dump(details.get('IP'))}")
-    if type(port) is not int or not 0 < port <= MAX_PORT:
-        return _broken(f"it sends to the port {dump(port)}")
-    return Answer(Result.OK, ip, port, details)
+    return _broken(f"it sends to the port {dump(details.get('Port'))}")
 
 
-def _is_ip(text: str) -> bool:
+def _endpoint(details: Mapping[Any, Any]) -> Address | None:
+    ip, port = as_text(details.get("IP")), details.get("Port")
+    good = type(port) is int and 0 < port <= MAX_PORT
+    return Address(ip, port) if good and ip is not None and port is not None and _is_ip(ip) else None
+
+
+def _is_ip(text: str | None) -> bool:
     try:
-        ipaddress.ip_address(text)
+        ipaddress.ip_address(text or "")
     except ValueError:
         return False
     return True
+
+
+def _seconds(value: Any) -> float | None:
+    good = type(value) in (int, float) and math.isfinite(value) and value >= 0
+    return float(value) if good else None
 
 
 def _refused(message: Message) -> Failure:
     fields = as_map(message.data) or {}
     code, text = as_text(fields.get("Code")), as_text(fields.get("Text"))
     said = f"{code}: {text}" if code and text else code or dump(message.data)
-    return Failure(_line(f"it answered the error {said}"))
+    return Failure(_line(f"it answered the error {said}"), why=(code or "Error")[:_WHY_CHARS], fault=Fault.LOGIC)
 
 
-def _broken(text: str) -> Failure:
-    return Failure(f"not to the protocol: {text}", final=True)
+def _broken(text: str, why: LinkFault = LinkFault.NOT_THE_PROTOCOL) -> Failure:
+    return Failure(f"not to the protocol: {text}", final=True, why=why)
 
 
 def _line(text: str) -> str:

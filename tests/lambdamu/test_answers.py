@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
-from client_stub.answers import Answer, Failure, explain, read_answer, read_task
 from lambdamu.address import Address
+from lambdamu.answers import Answer, Failure, explain, read_answer, read_task
 from lambdamu.messages import AUTH, MASTER, SERVER, SYSTEM, TASK_OBJECT, USER_COUNT, Command, Message, Result
 
 COUNT = Message(SYSTEM, Command.VALUE, USER_COUNT, 7)
@@ -164,3 +165,55 @@ def test_a_failure_names_its_author_once() -> None:
     )
     assert Failure(f"{address} is silent").of("master", address).text == f"master {address}: is silent"
     assert Failure("is silent", final=True).of("master", address) == Failure(f"master {address}: is silent", final=True)
+
+
+def answered(data: dict[Any, Any], result: str = "OK") -> Answer:
+    answer = read_answer([server({"Result": result, "Data": data})])
+    assert isinstance(answer, Answer)
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("alternates", "more"),
+    [
+        (None, []),
+        ([], []),
+        ("192.0.2.2", []),
+        ([{"IP": "192.0.2.2", "Port": 2, "Name": "b2"}], [("192.0.2.2:2", "b2")]),
+        ({1: {b"IP": b"192.0.2.2", b"Port": 2}}, [("192.0.2.2:2", None)]),
+        ([{"IP": "nowhere", "Port": 2}, 7, [], {"IP": "192.0.2.3", "Port": 3, "Name": 7}], [("192.0.2.3:3", None)]),
+        (
+            [{"IP": "192.0.2.2", "Port": port} for port in range(1, 99)],
+            [(f"192.0.2.2:{i}", None) for i in range(1, 17)],
+        ),
+    ],
+)
+def test_the_places_are_the_best_and_then_its_alternates(alternates: Any, more: list[tuple[str, str | None]]) -> None:
+    answer = answered({"IP": "192.0.2.1", "Port": 1, "Name": b"b1", "Alternates": alternates})
+    assert [(str(address), name) for address, name in answer.places] == [("192.0.2.1:1", "b1"), *more]
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (2, 2.0),
+        (0.5, 0.5),
+        (0, 0.0),
+        (-1, None),
+        (math.nan, None),
+        (math.inf, None),
+        (True, None),
+        ("2", None),
+        (None, None),
+    ],
+)
+def test_seconds_are_numbers_that_are_not_negative(value: Any, seconds: float | None) -> None:
+    answer = answered({"RetryAfter": value, "TTL": value}, "NoServer")
+    assert (answer.retry_after_s, answer.ttl_s) == (seconds, seconds)
+
+
+@pytest.mark.parametrize(
+    ("value", "ticket"), [("t1", "t1"), (b"t1", "t1"), ("", None), (7, None), ("x" * 201, None), (None, None)]
+)
+def test_a_ticket_is_a_text_that_a_master_would_take_back(value: Any, ticket: str | None) -> None:
+    assert answered({"Ticket": value}, "Wait").ticket == ticket

@@ -1,0 +1,185 @@
+"""What an application embeds: ask the masters, connect to the backend they name, log in; fail over where that fails.
+
+async with lambdamu.connect(["192.0.2.1:7000"], user_name="ann", user_mail="ann@example.org") as connection:
+    await connection.send(Message("System", Command.GET, "UserCount"))
+    batch = await connection.receive(within_s=5.0)
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
+
+import attrs
+import trio
+
+from lambdamu.address import Address
+from lambdamu.answers import Failure
+from lambdamu.caller import Caller, Login
+from lambdamu.datapack import encode
+from lambdamu.messages import Batch, Message
+from lambdamu.peers import ClientObserver, ClientPolicy, Peers
+from lambdamu.plan import Ask, GiveUp, Go, Identity, Pause, Plan
+
+__all__ = ["Client", "ClientObserver", "ClientPolicy", "Connection", "Peers", "connect"]
+
+_ID_BYTES: Final = 128
+"""The most that a master takes of an id, a device or a zone."""
+_RANDOM_BYTES: Final = 16
+
+
+@attrs.frozen
+class Connection:
+    """A connection to a backend on which the user is logged in, as the Task object `task`.
+
+    `name`: what the master calls the backend, where it has said so. `send` and `receive` raise LinkError when the
+    backend is gone or the time is up, and RemoteProtocolError when it does not speak the wire; then connect anew.
+    """
+
+    task: str
+    backend: Address
+    name: str | None
+    _login: Login = attrs.field(repr=False)
+    _step_s: float = attrs.field(repr=False)
+
+    async def send(self, *messages: Message, within_s: float | None = None) -> None:
+        """Send messages as one batch, within `within_s` seconds; None: the `step_s` of the policy."""
+        await self._login.client.send(encode(list(messages)), within_s=self._step_s if within_s is None else within_s)
+
+    async def receive(self, *, within_s: float) -> Batch:
+        """Return the next batch, when it is whole within `within_s` seconds."""
+        return await self._login.client.receive(within_s=within_s)
+
+
+class Client:
+    """One user of an application. It keeps its id, and what it has learned of others, from connection to connection.
+
+    `masters`: addresses, or texts such as "192.0.2.1:7000". `client_id`: the user's own id, at least 128 random bits;
+    None: one is made up. `peers`: shared by the clients of one process; None: made of `policy` and `observer`. Raise
+    ValueError on values that mean nothing.
+    """
+
+    def __init__(
+        self,
+        masters: Sequence[Address | str],
+        *,
+        user_name: str,
+        user_mail: str,
+        client_id: str | None = None,
+        device: str | None = None,
+        zone: str | None = None,
+        peers: Peers | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._masters = [each if isinstance(each, Address) else Address.parse(each) for each in masters]
+        if not self._masters:
+            raise ValueError("a client needs the address of at least one master")
+        for what, text, most in (
+            ("user_name", user_name, None),
+            ("user_mail", user_mail, None),
+            ("client_id", client_id, _ID_BYTES),
+            ("device", device, _ID_BYTES),
+            ("zone", zone, _ID_BYTES),
+        ):
+            _check(what, text, most)
+        self._peers = peers or Peers()
+        self._identity = Identity(client_id or secrets.token_hex(_RANDOM_BYTES), device, zone)
+        self._caller = Caller(user_name, user_mail, self._peers.policy.step_s)
+        self._rng = rng or random.Random()
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Connection]:
+        """Connect; the connection lasts until the end of the block.
+
+        Raise DeniedError, NoServerError or UnreachableError, all of them ConnectError, within `policy.within_s`.
+        """
+        connection = await self._open()
+        try:
+            yield connection
+        finally:
+            await connection._login.client.aclose()
+
+    async def _open(self) -> Connection:
+        plan = Plan(trio.current_time(), self._identity, self._masters, self._peers, self._rng)
+        with trio.move_on_after(self._peers.policy.within_s):
+            return await self._follow(plan)
+        error = plan.timed_out()
+        self._peers.observer.gave_up(error)
+        raise error
+
+    async def _follow(self, plan: Plan) -> Connection:
+        while True:
+            match plan.next(trio.current_time()):
+                case Ask() as step:
+                    await self._ask(plan, step)
+                case Go() as step:
+                    connection = await self._go(plan, step)
+                    if connection is not None:
+                        return connection
+                case Pause(for_s):
+                    self._peers.observer.paused(for_s)
+                    await trio.sleep(for_s)
+                case GiveUp(error):
+                    self._peers.observer.gave_up(error)
+                    raise error
+
+    async def _ask(self, plan: Plan, step: Ask) -> None:
+        began = trio.current_time()
+        try:
+            answer = await self._caller.ask(step.master, step.data)
+            now = trio.current_time()
+            if isinstance(answer, Failure):
+                plan.ask_failed(now, step, answer)
+                self._peers.observer.ask_failed(step.master, answer.why, now - began)
+            else:
+                plan.answered(now, step, answer)
+                self._peers.observer.answered(step.master, answer.result, now - began)
+        finally:
+            step.permit.ignored(trio.current_time())
+
+    async def _go(self, plan: Plan, step: Go) -> Connection | None:
+        began = trio.current_time()
+        try:
+            login = await self._caller.log_in(step.backend)
+            now = trio.current_time()
+            if isinstance(login, Failure):
+                plan.login_failed(now, step, login)
+                self._peers.observer.login_failed(step.backend, login.why, now - began)
+                return None
+            plan.logged_in(now, step)
+            self._peers.observer.connected(step.backend, now - began)
+            return Connection(login.task, step.backend, step.name, login, self._peers.policy.step_s)
+        finally:
+            step.permit.ignored(trio.current_time())
+
+
+def connect(
+    masters: Sequence[Address | str],
+    *,
+    user_name: str,
+    user_mail: str,
+    client_id: str | None = None,
+    policy: ClientPolicy | None = None,
+    observer: ClientObserver | None = None,
+) -> AbstractAsyncContextManager[Connection]:
+    """Connect once, as a Client that is made for it; whoever connects again and again keeps a Client."""
+    client = Client(
+        masters, user_name=user_name, user_mail=user_mail, client_id=client_id, peers=Peers(policy, observer)
+    )
+    return client.connect()
+
+
+def _check(what: str, text: str | None, most_bytes: int | None) -> None:
+    if text is None:
+        return
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"'{what}' is not valid UTF-8") from None
+    if not size:
+        raise ValueError(f"'{what}' must not be empty")
+    if most_bytes is not None and size > most_bytes:
+        raise ValueError(f"'{what}' must be at most {most_bytes} bytes long")
