@@ -1,7 +1,8 @@
 """A connection by socket that costs little: it waits only where the kernel has it wait, and gives no turn in vain.
 
-`trio.SocketStream` gives other tasks a turn at every call, which is right for a program at large. A monitor that asks a
-backend once a second makes two calls and waits in one of them anyway: there the turns were most of the cost.
+`trio.SocketStream` gives other tasks a turn at every call, which is right for a program at large. A client that asks
+once makes two calls and waits in one of them anyway: with thousands of clients in a process the turns are most of the
+cost.
 """
 
 from __future__ import annotations
