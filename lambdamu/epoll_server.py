@@ -38,7 +38,8 @@ from lambdamu.port import (
 
 _SLICE_S: Final = 0.004
 """The port works for about so long, then lets the rest of the program run."""
-_EVENTS: Final = 256
+_EVENTS: Final = 32
+"""Between two looks at the time: one event may bring hundreds of questions in one read, a millisecond's work."""
 
 
 class EpollServer(Conversations):

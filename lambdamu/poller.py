@@ -14,6 +14,7 @@ import math
 import select
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -22,8 +23,9 @@ import trio
 
 _ROUNDING: Final = 1e-6
 """A moment that lies on the grid but for the last bits is not moved to the next one."""
-_CALLS_A_TURN: Final = 64
-"""After so many calls, a few milliseconds, the rest of the program has a turn."""
+_SLICE_S: Final = 0.004
+"""It works for about so long, then lets the rest of the program run."""
+_EVENTS: Final = 64
 
 Call = Callable[[float], None]
 """Is given the time, in seconds of `trio.current_time()`."""
@@ -106,14 +108,15 @@ class EpollPoller:
         return self._order[0] * self.grid_s if self._order else math.inf
 
     def _turn(self, now: float) -> None:
-        """Call for a slice of those for whom something has happened, and of those whose moment has come."""
-        for fd, _ in self._epoll.poll(0, _CALLS_A_TURN):
+        """Call those for whom something has happened, and those whose moment has come, for a slice of time."""
+        end = time.perf_counter() + _SLICE_S
+        for fd, _ in self._epoll.poll(0, _EVENTS):
             call = self._calls.get(fd)
             if call is not None:  # else it was forgotten in this turn
                 call(now)
         while self._order and self._order[0] * self.grid_s <= now:
             self._due += self._moments.pop(heapq.heappop(self._order))
-        for _ in range(min(len(self._due), _CALLS_A_TURN)):
+        while self._due and time.perf_counter() < end:
             self._due.popleft()(now)
 
 
