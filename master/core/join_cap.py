@@ -1,0 +1,50 @@
+"""The join cap: what a backend may be given of the clients that come, however empty it looks.
+
+A permit costs expected asks, not seconds: with V the asks expected since the start, a backend is open while its turn,
+the V from which it may be given the next client, is not over V. Being given one moves the turn on by the cost of a
+permit. It is the generic cell rate algorithm (ITU-T I.371, 1996), on a clock that runs with the crowd: nothing has to be
+set by hand when the crowd grows, and a storm of reconnects does not close all backends at once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from master.core.choice import ChoicePolicy
+
+_FIRST_SHARE: Final = 0.1
+"""Of its own, what a backend is given that has just come."""
+
+
+@attrs.define(eq=False)
+class Permits:
+    """The permits of one backend, of `weight` over 0."""
+
+    policy: ChoicePolicy
+    weight: float
+    turn: float = attrs.field(default=0.0, init=False)
+    """It is open from this V on."""
+    began_at: float = attrs.field(default=0.0, init=False)
+    """When it came into service last."""
+    slow_until: float = attrs.field(default=0.0, init=False)
+
+    def begin(self, now: float) -> None:
+        """Hear that the backend comes into service: its slow start begins."""
+        self.began_at, self.slow_until = now, now + self.policy.slow_start_s
+
+    def ramp(self, now: float) -> float:
+        """Return the part of its share that it may be given: from a tenth to 1 over the slow start."""
+        if now >= self.slow_until:
+            return 1.0
+        return _FIRST_SHARE + (1 - _FIRST_SHARE) * (now - self.began_at) / self.policy.slow_start_s
+
+    def cost(self, now: float, weights: float) -> float:
+        """Return what a permit costs, in expected asks, where all candidates together weigh `weights`."""
+        return weights / (self.policy.join_cap * self.weight * self.ramp(now))
+
+    def take(self, now: float, expected: float, weights: float) -> None:
+        """Take a permit, open or not, at `expected` asks."""
+        cost = self.cost(now, weights)
+        self.turn = max(self.turn, expected - self.policy.slack) + cost
