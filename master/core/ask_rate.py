@@ -15,7 +15,7 @@ _LONG_S: Final = 300.0
 
 @attrs.define(eq=False)
 class _Average:
-    """Events a second, older ones fading over `memory_s`; corrected for the time before the first, of which it has none.
+    """Events a second, older ones fading over `memory_s`; corrected for the time before the first.
 
     The correction is that of Adam (Kingma and Ba, 2015) for an average that began with 0.
     """
@@ -36,8 +36,8 @@ class _Average:
 class AskRate:
     """R, the asks to be expected in a second, and V, its integral: a clock that counts expected asks.
 
-    R is the lesser of the averages over 10 s and over 300 s: a storm of reconnecting clients raises the one at once, and
-    with one average alone it would raise what every backend may be given.
+    R is the lesser of the averages over 10 s and over 300 s: a storm of reconnecting clients raises the one at once,
+    and with one average alone it would raise what every backend may be given.
     """
 
     count: int = attrs.field(default=0, init=False)

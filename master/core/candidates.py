@@ -6,8 +6,6 @@ import random
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-import attrs
-
 from master.core.answers import Reason
 from master.core.backend import Backend
 from master.core.choice import ChoicePolicy, Policy

@@ -39,7 +39,9 @@ class Scene:
         return Reason.OTHER_ZONE if other_zone else Reason.BEHIND
 
 
-def set_scene(candidates: Candidates, now: float, expected: float, zone: str, roll: tuple[Reason | None, bool]) -> Scene:
+def set_scene(
+    candidates: Candidates, now: float, expected: float, zone: str, roll: tuple[Reason | None, bool]
+) -> Scene:
     """Return what an ask would meet; `roll` says why the door is closed, and whether the last reports are trusted."""
     closed, last_known = roll
     found = candidates.find(now, expected, zone) if closed is None else None

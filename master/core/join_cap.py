@@ -2,8 +2,8 @@
 
 A permit costs expected asks, not seconds: with V the asks expected since the start, a backend is open while its turn,
 the V from which it may be given the next client, is not over V. Being given one moves the turn on by the cost of a
-permit. It is the generic cell rate algorithm (ITU-T I.371, 1996), on a clock that runs with the crowd: nothing has to be
-set by hand when the crowd grows, and a storm of reconnects does not close all backends at once.
+permit. It is the generic cell rate algorithm (ITU-T I.371, 1996), on a clock that runs with the crowd: nothing has to
+be set by hand when the crowd grows, and a crowd that comes at once lifts nobody's share.
 """
 
 from __future__ import annotations

@@ -8,21 +8,29 @@ from collections import Counter
 import pytest
 
 from master.core.backend import Backend
+from master.core.choice import ChoicePolicy
 from master.core.health import HealthPolicy
 from master.core.load import LoadPolicy
-from master.core.pool import REFUSED, Ask, Assignment, Pool, State
+from master.core.pool import Ask, Assignment, Pool, Reason, Refused, State
 
 ASK = Ask()
+PLAIN = ChoicePolicy(join_cap=1e9, first_round_s=0.0)
+"""Nobody has to wait, and load alone decides."""
 
 
 class Bench:
     """A pool with one random source, and short words for what happens to it."""
 
     def __init__(
-        self, *backends: Backend, seed: int = 1, health: HealthPolicy | None = None, loads: LoadPolicy | None = None
+        self,
+        *backends: Backend,
+        seed: int = 1,
+        health: HealthPolicy | None = None,
+        loads: LoadPolicy | None = None,
+        choice: ChoicePolicy = PLAIN,
     ) -> None:
         self.rng = random.Random(seed)
-        self.pool = Pool(backends, health or HealthPolicy(), loads or LoadPolicy())
+        self.pool = Pool(backends, health or HealthPolicy(), loads or LoadPolicy(), choice)
 
     def report(self, now: float, asked_at: float | None = None, **counts: int) -> None:
         for name, count in counts.items():
@@ -41,7 +49,7 @@ def backends(*names: str) -> list[Backend]:
 
 
 def test_an_empty_pool_refuses() -> None:
-    assert Bench().pool.assign(0.0, random.Random(1), ASK) is REFUSED
+    assert Bench().pool.assign(0.0, random.Random(1), ASK) == Refused(Reason.NO_CANDIDATE)
     assert not Bench().pool.works(0.0)
 
 
