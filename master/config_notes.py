@@ -56,7 +56,7 @@ def _describe_choice(choice: ChoiceConfig) -> Iterator[str]:
     yield f"choice: {choice.policy.value}, mean session time {session}, {_count(choice.masters, 'master')}"
     yield (
         f"a backend is given at most {figure(choice.join_cap)} times its share of the clients, "
-        f"and a tenth of that when it comes, rising for {figure(choice.slow_start_s)} s"
+        f"a tenth of that at first, rising for {figure(choice.slow_start_s)} s"
     )
     if choice.panic_threshold > 0 or choice.panic is Panic.LAST_KNOWN:
         few = f"fewer than {figure(100 * choice.panic_threshold)} % work" if choice.panic_threshold else "none works"

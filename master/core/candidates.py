@@ -50,6 +50,7 @@ class Candidates:
             member.level.enlisted(member.backend.weight)
             member.key = max(member.key, self._last_key)
             member.permits.turn = max(member.permits.turn, member.level.first_turn(expected))
+        member.permits.grow(now, expected)
         if rng is not None:
             member.tie = rng.random()
         if self._by_load:

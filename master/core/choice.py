@@ -27,12 +27,12 @@ class Panic(StrEnum):
 class ChoicePolicy:
     """How a backend is chosen.
 
-    `join_cap`: a backend is given at most so many times its fair share of the clients, as long as others can take
-    them. `slack`: by how many expected asks its permits may lie back. `slow_start_s`: for so long after it came, a
-    backend's share rises from a tenth to the whole. `zone_slack`: a client stays in its zone while the load there is
-    at most so much higher than elsewhere, as a part of it. `panic_threshold`: fewer working backends than this part of
-    the pool are too few; what is done then is `panic`. `first_round_s`: at most so long after its start the pool waits
-    for the first probe of each backend before it names any.
+    `join_cap`: a backend is given at most so many times its fair share of the clients, as long as others can take them;
+    infinite for no cap. `slack`: by how many expected asks its permits may lie back. `slow_start_s`: for so long after
+    it came, a backend's share rises from a tenth to the whole. `zone_slack`: a client stays in its zone while the load
+    there is at most this part higher than elsewhere. `panic_threshold`: fewer working backends than this part of the
+    pool are too few; what is done then is `panic`. `first_round_s`: at most so long after its start the pool waits for
+    the first probe of each backend before it names any.
     """
 
     policy: Policy = Policy.LEAST_LOAD

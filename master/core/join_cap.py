@@ -30,9 +30,22 @@ class Permits:
     """When it came into service last."""
     slow_until: float = attrs.field(default=0.0, init=False)
 
+    _ramp: float = attrs.field(default=1.0, init=False)
+    """By which part of its share `turn` was reckoned."""
+
     def begin(self, now: float) -> None:
         """Hear that the backend comes into service: its slow start begins."""
         self.began_at, self.slow_until = now, now + self.policy.slow_start_s
+        self._ramp = self.ramp(now)
+
+    def grow(self, now: float, expected: float) -> None:
+        """Bring the time until its turn up to the part of its share that it may be given now.
+
+        Where few clients ask, a permit that was dear at first would keep it out long after its slow start.
+        """
+        if self._ramp < 1:
+            before, self._ramp = self._ramp, self.ramp(now)
+            self.turn = min(self.turn, expected + (self.turn - expected) * before / self._ramp)
 
     def ramp(self, now: float) -> float:
         """Return the part of its share that it may be given: from a tenth to 1 over the slow start."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -15,8 +16,6 @@ from master.core.load import LoadPolicy
 from master.core.pool import Pool
 
 NEVER_S: Final = 1e12
-NO_CAP: Final = 1e9
-"""A join cap that no crowd reaches."""
 _PROBED: Final = ("192.0.2.1", 9001)
 
 Progress = Callable[[float], None]
@@ -43,7 +42,7 @@ class Setting:
 
 def textbook(policy: Policy) -> ChoicePolicy:
     """Return the policy as it is meant: `least_load` under the join cap, the others as they stand in the textbook."""
-    return ChoicePolicy(policy) if policy is Policy.LEAST_LOAD else ChoicePolicy(policy, join_cap=NO_CAP)
+    return ChoicePolicy(policy) if policy is Policy.LEAST_LOAD else ChoicePolicy(policy, join_cap=math.inf)
 
 
 class Masters:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 from hypothesis import settings
@@ -15,7 +16,7 @@ from master.core.load import LoadPolicy
 from master.core.pool import Ask, Assignment, Pool, State
 
 STALE_S = 3.0
-PLAIN = ChoicePolicy(join_cap=1e9, first_round_s=0.0)
+PLAIN = ChoicePolicy(join_cap=math.inf, first_round_s=0.0)
 CONNECT_S = 2.0
 RESERVATION_S = 5.0
 NAMES = st.sampled_from(["b0", "b1", "b2", "b3"])
