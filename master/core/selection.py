@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, Generic, TypeVar
 
@@ -129,19 +130,17 @@ class Level(Generic[C]):
 
     @classmethod
     def of(cls, zones: Iterable[str]) -> Level[C]:
-        """Return the level of backends that stand in these zones, one for each of them."""
-        counts: dict[str, int] = {}
-        for zone in zones:
-            counts[zone] = counts.get(zone, 0) + 1
-        single = len(counts) == 1
-        return cls(Group(sum(counts.values())), {} if single else {zone: Group(n) for zone, n in counts.items()})
+        """Return the level of backends that stand in these zones, one for each of them; an empty one is no zone."""
+        counts = Counter(zones)
+        groups: dict[str, Group[C]] = {zone: Group(n) for zone, n in counts.items() if zone}
+        return cls(Group(counts.total()), groups if len(counts) > 1 else {})
 
     def __len__(self) -> int:
         return len(self.every) + sum(map(len, self.zones.values()))
 
     def groups(self, zone: str) -> tuple[Group[C], ...]:
         """Return the groups that a backend of `zone` stands in."""
-        return (self.every, self.zones[zone]) if self.zones else (self.every,)
+        return (self.every, self.zones[zone]) if zone in self.zones else (self.every,)
 
     def enlisted(self, weight: float) -> None:
         self.candidates += 1

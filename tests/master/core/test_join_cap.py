@@ -153,7 +153,9 @@ class StormMachine(RuleBasedStateMachine):
     was at the highest in that second.
     """
 
-    @initialize(weights=st.lists(st.sampled_from([1.0, 1.0, 2.0, 0.5]), min_size=2, max_size=6), seed=st.integers(0, 99))
+    @initialize(
+        weights=st.lists(st.sampled_from([1.0, 1.0, 2.0, 0.5]), min_size=2, max_size=6), seed=st.integers(0, 99)
+    )
     def begin(self, weights: list[float], seed: int) -> None:
         self.rng, self.now = random.Random(seed), 1000.0
         backends = [Backend(f"b{i}", weight=weight) for i, weight in enumerate(weights)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
@@ -81,7 +82,7 @@ def test_the_order_of_the_keys_is_that_of_the_loads_at_any_later_time(
         by_key = sorted(pool, key=lambda member: member.key)
         for later in (now, now + 1, now + 1000):
             loads = [member.load(later) for member in by_key]
-            assert all(a <= b * (1 + 1e-9) for a, b in zip(loads, loads[1:], strict=False))
+            assert all(a <= b * (1 + 1e-9) for a, b in itertools.pairwise(loads))
 
 
 @given(st.lists(st.floats(0.001, 20.0), max_size=60), st.floats(0.0, 5.0))

@@ -101,6 +101,12 @@ def test_a_level_of_one_zone_needs_no_group_for_it() -> None:
     assert (level.every.size, level.zones["a"].size) == (3, 2)
 
 
+def test_no_zone_is_not_a_zone() -> None:
+    level = Level[Item].of(["", "a"])
+    assert level.zones.keys() == {"a"}
+    assert level.groups("") == (level.every,)
+
+
 def test_a_level_without_candidates_weighs_nothing() -> None:
     level = Level[Item].of(["", "", ""])
     for weight in (0.1, 0.2, 0.3):
