@@ -66,9 +66,11 @@ class Candidates:
     def find(self, now: float, expected: float, zone: str) -> Found | None:
         """Return who is to be chosen for a client in `zone`, and why; None when there is no candidate."""
         for level in self._levels:
-            best = self._draw(level.every, expected)
+            best = self._draw(level.every, expected) if self._pairs else level.every.best(expected)
             if best is not None:
-                return self._near(level, best, now, expected, zone) if zone in level.zones else (best, Reason.BEST)
+                if zone and zone in level.zones:
+                    return self._near(level, best, now, expected, zone)
+                return best, Reason.BEST
             # The cap yields, not the client; and to the one that is due first: the least loaded is mostly the one that
             # has just come back, and would get everybody.
             earliest = level.every.earliest()
@@ -77,13 +79,14 @@ class Candidates:
         return None
 
     def take(self, member: Member, now: float, expected: float, rng: random.Random) -> None:
-        """Give a client to `member`."""
+        """Give a client to `member`, whom `find` has just returned."""
         x = self._clock.at(now)
         member.reservations.add(now, x)
         member.permits.take(now, expected, member.level.weights)
-        self._last_key = max(self._last_key, member.key)
+        if not self._by_load:
+            self._last_key = max(self._last_key, member.key)
         self._move(member, x, expected, rng)
-        if self._passed is not None:
+        if self._pairs and self._passed is not None:
             self._move(self._passed, x, expected, rng)
 
     def others(self, member: Member) -> Iterator[Member]:
@@ -124,12 +127,13 @@ class Candidates:
         self._put(member, expected)
 
     def _put(self, member: Member, expected: float) -> None:
-        self._stamp += 1
-        member.stamp = self._stamp
+        self._stamp = member.stamp = self._stamp + 1
         turn = member.permits.turn
         if turn > expected:
+            entry = (turn, member.tie, self._stamp, member)
             for group in member.groups:
-                group.park((turn, member.tie, self._stamp, member))
+                group.park(entry)
         else:
+            entry = (member.key, member.tie, self._stamp, member)
             for group in member.groups:
-                group.add((member.key, member.tie, self._stamp, member))
+                group.add(entry)

@@ -63,7 +63,11 @@ class Member(Candidate):
 
     def load_at(self, x: float) -> float:
         """Do the same at `x` in mean sessions."""
-        return sum(self.parts(x)) / self.backend.weight
+        reservations, report = self.reservations, self.report
+        load = reservations.policy.masters * reservations.own * math.exp(reservations.own_at - x)
+        if report is not None:
+            load += report.count * math.exp(self.asked_x - x)
+        return load / self.backend.weight
 
     def parts(self, x: float) -> tuple[float, float]:
         """Return what its load is made of at `x`: users by the report, and by own assignments of all masters."""

@@ -105,7 +105,7 @@ class Pool:
     def pick(self, now: float, rng: random.Random) -> Member | None:
         """Do the same for a plain ask, and return the member itself."""
         expected = self._count_ask(now)
-        found = self._candidates.find(now, expected, "") if self.roll.closed is None else None
+        found = None if self.roll.closed else self._candidates.find(now, expected, "")
         if found is None:
             self._refuse(self.roll.closed or Reason.NO_CANDIDATE)
             return None

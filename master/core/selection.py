@@ -46,6 +46,10 @@ class Group(Generic[C]):
     """How many may ever be in it."""
     ready: list[Entry[C]] = attrs.field(factory=list, init=False)
     parked: list[Entry[C]] = attrs.field(factory=list, init=False)
+    _most: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._most = 2 * self.size + _SPARE_ENTRIES
 
     def __len__(self) -> int:
         """How many entries there are, outdated ones included: at most twice `size` and a few."""
@@ -54,12 +58,14 @@ class Group(Generic[C]):
     def add(self, entry: Entry[C]) -> None:
         """Take in a candidate by its key: its turn has come."""
         heapq.heappush(self.ready, entry)
-        self._bound()
+        if len(self.ready) + len(self.parked) > self._most:
+            self._sweep()
 
     def park(self, entry: Entry[C]) -> None:
         """Take in a candidate by its turn."""
         heapq.heappush(self.parked, entry)
-        self._bound()
+        if len(self.ready) + len(self.parked) > self._most:
+            self._sweep()
 
     def best(self, expected: float) -> C | None:
         """Return the first of those whose turn has come at `expected` asks; it stays where it is."""
@@ -67,7 +73,13 @@ class Group(Generic[C]):
         while parked and parked[0][0] <= expected:
             _, tie, stamp, item = heapq.heappop(parked)
             if stamp == item.stamp:
-                heapq.heappush(ready, (item.key, tie, stamp, item))
+                # Mostly the one on top is outdated, because it was chosen last: one step does for both.
+                top = ready[0] if ready else None
+                entry = (item.key, tie, stamp, item)
+                if top is not None and top[2] != top[3].stamp:
+                    heapq.heapreplace(ready, entry)
+                else:
+                    heapq.heappush(ready, entry)
         while ready:
             _, _, stamp, item = ready[0]
             if stamp == item.stamp:
@@ -110,9 +122,7 @@ class Group(Generic[C]):
                 for entry in taken:
                     heapq.heappush(heap, entry)
 
-    def _bound(self) -> None:
-        if len(self.ready) + len(self.parked) <= 2 * self.size + _SPARE_ENTRIES:
-            return
+    def _sweep(self) -> None:
         for heap in (self.ready, self.parked):
             heap[:] = [entry for entry in heap if entry[2] == entry[3].stamp]
             heapq.heapify(heap)

@@ -38,11 +38,13 @@ def test_without_a_slow_start_the_share_is_whole_at_once() -> None:
 
 def test_a_permit_costs_so_many_asks_that_the_cap_is_kept() -> None:
     permits = Permits(ChoicePolicy(join_cap=3.0), 2.0)
-    assert permits.cost(0.0, 12.0) == 2.0  # a sixth of the weight, three times that share: one ask of two
-    permits.take(0.0, 100.0, 12.0)
+    permits.take(0.0, 100.0, 12.0)  # a sixth of the weight, three times that share: one ask of two
     assert permits.turn == 101.0  # it lay back by 100 asks, of which one counts
     permits.take(0.0, 100.0, 12.0)
     assert permits.turn == 103.0
+    permits.begin(0.0)
+    permits.take(0.0, 100.0, 12.0)
+    assert permits.turn == 123.0  # a tenth of its share
 
 
 class Crowd:
