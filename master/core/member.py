@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import attrs
 
@@ -13,7 +14,7 @@ from master.core.join_cap import Permits
 from master.core.load import Reservations, Spell
 from master.core.selection import Candidate, Group, Level
 
-_WORKING = frozenset({State.READY, State.FULL, State.NO_WEIGHT})
+WORKING: Final = frozenset({State.READY, State.FULL, State.NO_WEIGHT})
 
 
 @attrs.define(eq=False)
@@ -93,12 +94,11 @@ class Member(Candidate):
 
     def works(self, now: float) -> bool:
         """Whether it is up and its report is fresh, room or not."""
-        return self.state(now) in _WORKING
+        return self.state(now) in WORKING
 
-    def usable(self, now: float, *, last_known: bool) -> bool:
-        """Whether it may be a candidate; by `last_known`, any that gave a good report once."""
-        known = self.serving or (last_known and self.report is not None and not self.ejected)
-        return known and self.backend.weight > 0 and self.free(now) != 0
+    def was_good(self, now: float) -> bool:
+        """Whether it may be a candidate where its last good report is taken for true."""
+        return self.report is not None and not self.ejected and self.backend.weight > 0 and self.free(now) != 0
 
     def next_look(self) -> float:
         """Return when its standing may change by time alone."""

@@ -22,7 +22,7 @@ from master.core.explain import explain, set_scene
 from master.core.health import Health, HealthPolicy, Report
 from master.core.join_cap import Permits
 from master.core.load import LoadPolicy, Reservations, SessionClock, Spell
-from master.core.member import Member
+from master.core.member import WORKING, Member
 from master.core.roll import Roll
 from master.core.spare import find_spare
 
@@ -147,16 +147,14 @@ class Pool:
         member = self._members[name]
         self._catch_up(now)
         member.health.lose()
-        self._judge(member, now)
-        return member.state(now)
+        return self._judge(member, now)
 
     def set_ejected(self, now: float, name: str, *, ejected: bool) -> State:
         """Take out of choice what works by its probes and not by its clients, or let it in again."""
         member = self._members[name]
         self._catch_up(now)
         member.ejected = ejected
-        self._judge(member, now)
-        return member.state(now)
+        return self._judge(member, now)
 
     def works(self, now: float) -> bool:
         """Whether at least one backend works, full or not."""
@@ -199,41 +197,49 @@ class Pool:
         if not member.heard:
             member.heard = True
             self.roll.unheard -= 1
-        self._judge(member, now)
-        return member.state(now)
+            self._look_at_roll(now)
+        return self._judge(member, now)
 
-    def _judge(self, member: Member, now: float) -> None:
+    def _judge(self, member: Member, now: float) -> State:
         """Take in all that may have changed: whether it works, whether it may be chosen, and its place."""
         member.reservations.count(now)
-        works = member.works(now)
-        if works != member.serving:
-            member.serving = works
-            if works:
-                member.permits.begin(now)
-                self.roll.rose()
-            else:
-                member.spell.broken()
-                self.roll.fell(now)
+        state = member.state(now)
+        if (state in WORKING) != member.serving:
+            self._turn(member, now)
+        self._place(member, state, now)
+        self._watch(member, now)
+        return state
+
+    def _turn(self, member: Member, now: float) -> None:
+        """A member works that did not, or does not any more."""
+        member.serving = not member.serving
+        if member.serving:
+            member.permits.begin(now)
+            self.roll.rose()
+        else:
+            member.spell.broken()
+            self.roll.fell(now)
+        self._look_at_roll(now)
+
+    def _look_at_roll(self, now: float) -> None:
         self.roll.look(now)
         if self._last_known != self.roll.last_known:
             self._last_known = self.roll.last_known
-            for other in self._members.values():
-                self._place(other, now)
-        self._place(member, now)
-        self._watch(member, now)
+            for member in self._members.values():
+                self._place(member, member.state(now), now)
 
-    def _place(self, member: Member, now: float) -> None:
-        if member.usable(now, last_known=self._last_known):
+    def _place(self, member: Member, state: State, now: float) -> None:
+        if state is State.READY or (self._last_known and member.was_good(now)):
             self._candidates.enter(member, now, self._asks.expect(now))
         else:
             self._candidates.leave(member)
 
     def _watch(self, member: Member, now: float) -> None:
         """See to it that a member is judged when the next thing is due: later than now, or it would be without end."""
-        when = max(member.next_look(), math.nextafter(now, math.inf))
+        when = member.next_look()
         if when >= member.look_at:
             return
-        member.look_at = when
+        member.look_at = when = max(when, math.nextafter(now, math.inf))
         heapq.heappush(self._looks, (when, member.backend.name))
         if len(self._looks) > 2 * len(self._members) + _SPARE_LOOKS:
             self._looks = [(at, name) for at, name in self._looks if self._members[name].look_at == at]
@@ -244,7 +250,12 @@ class Pool:
         while self._looks and self._looks[0][0] <= now:
             when, name = heapq.heappop(self._looks)
             member = self._members[name]
-            if when == member.look_at:
-                member.look_at = math.inf
+            if when != member.look_at:
+                continue
+            member.look_at = math.inf
+            if member.next_look() > now:  # mostly: there is a newer report by now
+                self._watch(member, now)
+            else:
                 self._judge(member, now)
-        self.roll.look(now)
+        if self.roll.closed is Reason.FIRST_ROUND:
+            self.roll.look(now)
