@@ -134,7 +134,12 @@ class Node(LogicalMachine):
                 self._log.info("live_backend", message="at least one backend works")
             else:
                 repeats.let_through(now)
-                self._log.warning("no_live_backend", message="no backend works; clients are told NoServer")
+                together = self.pool.suspects_own_network(now)
+                self._log.warning(
+                    "no_live_backend",
+                    message="no backend works" + (": all failed together, look at this master's network" * together),
+                    own_network_suspected=together,
+                )
             said = lives
 
 

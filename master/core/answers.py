@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 import attrs
 
@@ -59,6 +60,19 @@ class Reason(StrEnum):
     STALE = "stale"
     EJECTED = "ejected"
     FULL = "full"
+
+
+OUTCOMES: Final = (
+    Reason.BEST,
+    Reason.IN_ZONE,
+    Reason.SPILLED,
+    Reason.EARLIEST,
+    Reason.LAST_KNOWN,
+    Reason.FIRST_ROUND,
+    Reason.PANIC,
+    Reason.NO_CANDIDATE,
+)
+"""The reasons an ask can be answered for."""
 
 
 @attrs.frozen

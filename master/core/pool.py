@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
-from master.core.answers import Ask, Assignment, Explanation, Place, Reason, Refused, Spare, State
+from master.core.answers import OUTCOMES, Ask, Assignment, Explanation, Place, Reason, Refused, Spare, State
 from master.core.ask_rate import AskRate
 from master.core.backend import Backend, Endpoint
 from master.core.candidates import Candidates, make_levels
@@ -62,7 +62,7 @@ class Pool:
         self._looks: list[tuple[float, str]] = []
         """When to look at whom again: a heap."""
         self._last_known = False
-        self._answers = dict.fromkeys(Reason, 0)
+        self._answers = dict.fromkeys(OUTCOMES, 0)
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -85,7 +85,7 @@ class Pool:
 
     @property
     def answers(self) -> Mapping[Reason, int]:
-        """How many asks were answered for each reason. Those that are not about an ask stay 0."""
+        """How many asks were answered for each reason."""
         return {**self._answers, Reason.BEST: self._asks.total + self._asks.count - sum(self._answers.values())}
 
     def assign(self, now: float, rng: random.Random, ask: Ask) -> Assignment | Refused:

@@ -39,8 +39,7 @@ def run(*arguments: str) -> Any:
             ["mean_time_in_system"],
         ),
         (
-            "sessions --backends 3 --joins-per-s 5 --session-s 10 --period 1 --masters 1 --policy least_load --seed 1"
-            " --length 200",
+            "sessions --backends 3 --joins-per-s 5 --session-s 10 --period 1 --masters 1 --seed 1 --length 200",
             [
                 "max_over_mean",
                 "peak_joins_per_s",
