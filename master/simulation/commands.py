@@ -101,7 +101,10 @@ def sessions(**given: Any) -> int:
     setting = SessionsSetting.of(*(given[key] for key in ("backends", "joins_per_s", "session_s", "period", "length")))
     with _bar("sessions") as tell:
         watch = run_sessions(setting, _setting(given), tell)
-    return _show(_sessions_figures(watch), as_json=given["as_json"])
+    figures = _sessions_figures(watch)
+    if not given["as_json"]:
+        figures |= {"returned_one_over_its_share": watch.most_over_share, "refused": watch.refused}
+    return _show(figures, as_json=given["as_json"])
 
 
 def _sessions_figures(watch: Watch) -> dict[str, Any]:
