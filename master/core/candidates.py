@@ -50,7 +50,8 @@ class Candidates:
             member.level.enlisted(member.backend.weight)
             member.key = max(member.key, self._last_key)
             member.permits.turn = max(member.permits.turn, member.level.first_turn(expected))
-        member.permits.grow(now, expected)
+        elif member.permits.grows:
+            member.permits.grow(now, expected, member.level.first_turn(expected))
         if rng is not None:
             member.tie = rng.random()
         if self._by_load:

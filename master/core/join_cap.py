@@ -44,14 +44,18 @@ class Permits:
         self.began_at, self.slow_until = now, now + self.policy.slow_start_s
         self._ramp = self.ramp(now)
 
-    def grow(self, now: float, expected: float) -> None:
-        """Bring the time until its turn up to the part of its share that it may be given now.
+    @property
+    def grows(self) -> bool:
+        """Whether `turn` was reckoned by a part of its share."""
+        return self._ramp < 1
+
+    def grow(self, now: float, expected: float, least: float) -> None:
+        """Bring the time until its turn up to the part of its share that it may be given now; not before `least`.
 
         Where few clients ask, a permit that was dear at first would keep it out long after its slow start.
         """
-        if self._ramp < 1:
-            before, self._ramp = self._ramp, self.ramp(now)
-            self.turn = min(self.turn, expected + (self.turn - expected) * before / self._ramp)
+        before, self._ramp = self._ramp, self.ramp(now)
+        self.turn = min(self.turn, max(least, expected + (self.turn - expected) * before / self._ramp))
 
     def ramp(self, now: float) -> float:
         """Return the part of its share that it may be given: from a tenth to 1 over the slow start."""

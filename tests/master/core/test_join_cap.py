@@ -132,6 +132,25 @@ def test_who_comes_back_in_a_storm_is_not_given_the_storm() -> None:
     assert crowd.ask(1.0, 5000.0)["b0"] < 75  # a tenth of its share, rising, and a few
 
 
+def test_whose_share_is_seen_to_have_grown_first_is_not_given_all_clients() -> None:
+    """At the start all turns lie far ahead; a report brings one nearer, and those of the others come later."""
+    crowd = Crowd(*[1.0] * 10)
+    crowd.report(**{f"b{i}": 0 for i in range(10)})
+    crowd.ask(25.0, 100.0)
+    crowd.report(b0=250)
+    assert crowd.ask(1.0, 100.0)["b0"] <= 30
+
+
+def test_where_few_ask_a_backend_is_not_kept_out_after_its_slow_start() -> None:
+    crowd = Crowd(1.0, 1.0)
+    crowd.report(b0=0, b1=0)
+    crowd.ask(5.0, 1.0)
+    crowd.now += 70.0
+    crowd.report(b0=1, b1=1)
+    named = crowd.ask(20.0, 0.2)
+    assert abs(named["b0"] - named["b1"]) <= 2
+
+
 def test_five_hundred_at_once_are_all_served() -> None:
     crowd = Crowd(1.0, 1.0)
     crowd.report(b0=0, b1=0)
@@ -145,7 +164,7 @@ def test_shares_match_weights_under_the_cap_too(weights: tuple[float, ...]) -> N
     crowd.report(**{f"b{i}": 0 for i in range(len(weights))})
     named = crowd.ask(100.0, 100.0)
     for i, weight in enumerate(weights):
-        assert named[f"b{i}"] == pytest.approx(10_000 * weight / sum(weights), rel=0.02, abs=5)
+        assert named[f"b{i}"] == pytest.approx(10_000 * weight / sum(weights), rel=0.02, abs=10)
 
 
 class StormMachine(RuleBasedStateMachine):
