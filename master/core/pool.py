@@ -120,6 +120,7 @@ class Pool:
 
     def spare(self, now: float) -> Spare:
         """Return whether the users still fit when the biggest backend falls."""
+        self._catch_up(now)
         return find_spare(self, now)
 
     def record_report(
