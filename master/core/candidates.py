@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterable
 
 from master.core.answers import Reason
 from master.core.backend import Backend
@@ -90,11 +89,14 @@ class Candidates:
         if self._pairs and self._passed is not None:
             self._move(self._passed, x, expected, rng)
 
-    def others(self, member: Member) -> Iterator[Member]:
-        """Yield the other candidates, best first; meant for a few of them."""
-        for other in chain.from_iterable(level.every.in_order() for level in self._levels):
-            if other is not member:
-                yield other
+    def others(self, member: Member, count: int) -> list[Member]:
+        """Return up to `count` other candidates, best first; meant for a few of them."""
+        found: list[Member] = []
+        for level in self._levels:
+            if len(found) < count:
+                front = level.every.front(count - len(found) + 1)
+                found += [other for other in front if other is not member]
+        return found[:count]
 
     def _near(self, level: Level[Member], best: Member, now: float, expected: float, zone: str) -> Found:
         passed = self._passed

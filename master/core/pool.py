@@ -10,7 +10,6 @@ import heapq
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from typing import Final
 
 from master.core.answers import OUTCOMES, Ask, Assignment, Explanation, Place, Reason, Refused, Spare, State
@@ -97,8 +96,8 @@ class Pool:
         if found is None:
             return self._refuse(Reason.NO_CANDIDATE)
         member, why = found
-        others = islice(self._candidates.others(member), ask.alternates)
-        alternates = tuple(other.place(ask.family) for other in others) if ask.alternates else ()
+        others = self._candidates.others(member, ask.alternates) if ask.alternates else ()
+        alternates = tuple(other.place(ask.family) for other in others)
         self._take(member, now, expected, rng, why)
         return Assignment(member.place(ask.family), alternates, Reason.LAST_KNOWN if self._last_known else why)
 

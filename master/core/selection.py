@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final, Generic, TypeVar
 
 import attrs
@@ -104,23 +104,19 @@ class Group(Generic[C]):
         heapq.heappush(self.ready, first)
         return second
 
-    def in_order(self) -> Iterator[C]:
-        """Yield the ready ones as `best` would return them one after the other, then the parked ones by their turn.
-
-        For a few: the rest is never looked at. They stay where they are.
-        """
+    def front(self, count: int) -> list[C]:
+        """Return up to `count`: the ready ones in order, then the parked ones by turn. They stay where they are."""
+        found: list[C] = []
         for heap in (self.ready, self.parked):
             taken: list[Entry[C]] = []
-            try:
-                while heap:
-                    taken.append(heapq.heappop(heap))
-                    if taken[-1][2] == taken[-1][3].stamp:
-                        yield taken[-1][3]
-                    else:
-                        taken.pop()
-            finally:
-                for entry in taken:
-                    heapq.heappush(heap, entry)
+            while heap and len(found) < count:
+                entry = heapq.heappop(heap)
+                if entry[2] == entry[3].stamp:
+                    taken.append(entry)
+                    found.append(entry[3])
+            for entry in taken:
+                heapq.heappush(heap, entry)
+        return found
 
     def _sweep(self) -> None:
         for heap in (self.ready, self.parked):

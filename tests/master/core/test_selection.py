@@ -82,9 +82,10 @@ def test_the_best_is_the_lowest_key_of_the_open_and_the_earliest_the_lowest_turn
     best, earliest = group.best(expected), group.earliest()
     assert (best.key if best else None) == (ready[0] if ready else None)
     assert (earliest.turn if earliest else None) == (parked[0] if parked else None)
-    order = list(group.in_order())
+    order = group.front(100)
     assert [item.key for item in order[: len(ready)]] == ready
     assert [item.turn for item in order[len(ready) :]] == parked
+    assert group.front(2) == order[:2]
     if len(ready) > 1:
         second = group.second()
         assert second is not None
