@@ -38,6 +38,14 @@ Entry = tuple[float, float, int, C]
 """The key or the turn, the tie, the stamp."""
 
 
+def _push(heap: list[Entry[C]], entry: Entry[C]) -> None:
+    # Mostly the one on top is outdated, because it was chosen last: one step does for both.
+    if heap and heap[0][2] != heap[0][3].stamp:
+        heapq.heapreplace(heap, entry)
+    else:
+        heapq.heappush(heap, entry)
+
+
 @attrs.define(eq=False)
 class Group(Generic[C]):
     """The candidates of which one choice is made: those of one level, or of one zone in it."""
@@ -57,13 +65,13 @@ class Group(Generic[C]):
 
     def add(self, entry: Entry[C]) -> None:
         """Take in a candidate by its key: its turn has come."""
-        heapq.heappush(self.ready, entry)
+        _push(self.ready, entry)
         if len(self.ready) + len(self.parked) > self._most:
             self._sweep()
 
     def park(self, entry: Entry[C]) -> None:
         """Take in a candidate by its turn."""
-        heapq.heappush(self.parked, entry)
+        _push(self.parked, entry)
         if len(self.ready) + len(self.parked) > self._most:
             self._sweep()
 
@@ -73,13 +81,7 @@ class Group(Generic[C]):
         while parked and parked[0][0] <= expected:
             _, tie, stamp, item = heapq.heappop(parked)
             if stamp == item.stamp:
-                # Mostly the one on top is outdated, because it was chosen last: one step does for both.
-                top = ready[0] if ready else None
-                entry = (item.key, tie, stamp, item)
-                if top is not None and top[2] != top[3].stamp:
-                    heapq.heapreplace(ready, entry)
-                else:
-                    heapq.heappush(ready, entry)
+                _push(ready, (item.key, tie, stamp, item))
         while ready:
             _, _, stamp, item = ready[0]
             if stamp == item.stamp:

@@ -83,6 +83,15 @@ def test_however_empty_a_backend_looks_it_is_given_three_times_its_share_at_most
     assert named["b0"] == pytest.approx(3 * 2000 / 10, abs=5)
 
 
+def test_a_share_is_of_those_who_can_be_chosen_and_not_of_the_dead() -> None:
+    crowd = Crowd(*[1.0] * 10)
+    crowd.warm()
+    for i in range(2, 10):
+        crowd.pool.record_lost(crowd.now, f"b{i}")
+    crowd.report(b0=0, b1=9000)
+    assert crowd.ask(10.0, 100.0)["b0"] > 900
+
+
 def test_a_returned_backend_gets_some_clients_at_once_then_more_and_then_its_full_share() -> None:
     """Window 60 s, 100 asks a second, two backends: never nothing, rising, equal after."""
     crowd = Crowd(1.0, 1.0)
