@@ -75,13 +75,19 @@ def simulate() -> None:
 @_whole("--servers", 100, 1, 10_000, "So many servers.")
 @_number("--utilisation", 0.9, 0, 0.99, "Of each server.", above=True)
 @_number("--period", 5.0, 0, 1000, "Seconds between two reports of all; 0: every count is fresh.")
-@_number("--length", 6000.0, 10, 1e6, "Seconds of the run; the first tenth is not measured.")
+@click.option(
+    "--length",
+    type=click.FloatRange(10, 1e6),
+    callback=_finite,
+    help="Seconds of the run, of which the first tenth is not measured; by default 6000, and less for over 100 servers.",
+)
 @_common
 def queue(**given: Any) -> int:
     """Servers that work off their queues, a client a second each; how long a client waits and is served."""
     from master.simulation.queue import QueueSetting, run_queue  # noqa: PLC0415 - other commands start faster
 
-    setting = QueueSetting(given["servers"], given["utilisation"], given["period"], given["length"])
+    length = given["length"] or min(6000.0, 600_000 / given["servers"])
+    setting = QueueSetting(given["servers"], given["utilisation"], given["period"], length)
     with _bar("queue") as tell:
         figures = run_queue(setting, _setting(given), tell)
     return _show(figures, as_json=given["as_json"])
