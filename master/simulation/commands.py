@@ -79,7 +79,7 @@ def simulate() -> None:
     "--length",
     type=click.FloatRange(10, 1e6),
     callback=_finite,
-    help="Seconds of the run, of which the first tenth is not measured; by default 6000, and less for over 100 servers.",
+    help="Seconds of the run, the first tenth not measured; by default 6000, and less for over 100 servers.",
 )
 @_common
 def queue(**given: Any) -> int:
