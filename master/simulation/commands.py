@@ -79,14 +79,16 @@ def simulate() -> None:
     "--length",
     type=click.FloatRange(10, 1e6),
     callback=_finite,
-    help="Seconds of the run, the first tenth not measured; by default 6000, and less for over 100 servers.",
+    help="Seconds of the run, the first tenth not measured; by default 6000, less for many servers, more by chance.",
 )
 @_common
 def queue(**given: Any) -> int:
     """Servers that work off their queues, a client a second each; how long a client waits and is served."""
     from master.simulation.queue import QueueSetting, run_queue  # noqa: PLC0415 - other commands start faster
 
-    length = given["length"] or min(6000.0, 600_000 / given["servers"])
+    # Queues that are filled by chance vary the most, and cost the least.
+    usual = 15_000.0 if given["policy"] == Policy.RANDOM else 6000.0
+    length = given["length"] or min(1.0, 100 / given["servers"]) * usual
     setting = QueueSetting(given["servers"], given["utilisation"], given["period"], length)
     with _bar("queue") as tell:
         figures = run_queue(setting, _setting(given), tell)
