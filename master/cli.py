@@ -16,6 +16,7 @@ from lambdamu.address import Address
 from master.config import Config
 from master.config_file import ConfigError, load
 from master.config_notes import describe
+from master.simulation.commands import simulate
 
 _ADDRESS: Final = "HOST:PORT"
 _EPILOG: Final = """
@@ -23,6 +24,7 @@ _EPILOG: Final = """
 Examples:
   lambdamu demo
   lambdamu check pool.toml
+  lambdamu simulate sessions --period 5
   lambdamu master --config pool.toml
   lambdamu server --listen 127.0.0.1:9001 --users 10
   lambdamu client --master 127.0.0.1:7000
@@ -150,6 +152,9 @@ def demo(seconds: float, backends: int) -> int:
     from master.demo import run_demo  # noqa: PLC0415
 
     return trio.run(run_demo, seconds, backends)
+
+
+cli.add_command(simulate)
 
 
 def _say(line: str) -> None:

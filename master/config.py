@@ -16,6 +16,7 @@ import attrs
 
 from lambdamu.address import MAX_PORT, Address
 from lambdamu.tcp_server import PortLimits
+from master.core.choice import Panic, Policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,6 +69,30 @@ class ProbePolicy:
 
 
 @attrs.frozen
+class ChoiceConfig:
+    """Which backend a client is sent to."""
+
+    policy: Policy = Policy.LEAST_LOAD
+    session_s: float | None = None
+    """How long a user stays on the average; None: learned from the reports."""
+    masters: int = 1
+    """How many masters share the clients evenly, this one included."""
+    join_cap: float = 3.0
+    """A backend is given at most so many times its fair share, as long as others can take the clients."""
+    slack: float = 1.0
+    """How many expected asks late a permit may be taken and still count as taken in time."""
+    slow_start_s: float = 60.0
+    """A backend that came gets a tenth of its share at first, and the whole of it after this."""
+    zone_slack: float = 0.2
+    """A client stays in its zone while the load there is at most this part higher than elsewhere."""
+    panic_threshold: float = 0.0
+    """Fewer working backends than this part of the pool are too few."""
+    panic: Panic = Panic.REFUSE
+    first_round_s: float = 3.0
+    """At the start, wait so long at most until each backend has been probed once."""
+
+
+@attrs.frozen
 class BackendConfig:
     """One member of the pool. The file may leave `name` out; it is `host:port` then, or `[v6]:port`."""
 
@@ -82,6 +107,8 @@ class BackendConfig:
     capacity: int | None = None
     """The most users; 0: nobody; None: no limit."""
     zone: str = ""
+    priority: int = 0
+    """Lower numbers first; the next one only when nobody of those before can be chosen."""
 
 
 @attrs.frozen
@@ -91,12 +118,19 @@ class Config:
     master: MasterPolicy = MasterPolicy()
     limits: PortLimits = PortLimits()  # noqa: RUF009 - a frozen value
     probe: ProbePolicy = ProbePolicy()
+    choice: ChoiceConfig = ChoiceConfig()
     backends: tuple[BackendConfig, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 TABLES: Final[Mapping[str, type[Any]]] = MappingProxyType(
-    {"master": MasterPolicy, "limits": PortLimits, "probe": ProbePolicy, "backend": BackendConfig}
+    {
+        "master": MasterPolicy,
+        "limits": PortLimits,
+        "probe": ProbePolicy,
+        "choice": ChoiceConfig,
+        "backend": BackendConfig,
+    }
 )
 """The tables of the file, by name; `backend` is an array of tables."""
 
@@ -154,6 +188,16 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "user_name": Bounds(1, 256),
             "user_mail": Bounds(1, 256),
         },
+        ChoiceConfig: {
+            "session_s": Bounds(0.1, 7 * 86400),
+            "masters": Bounds(1, 1000),
+            "join_cap": Bounds(1, 1_000_000_000),
+            "slack": Bounds(0, 1_000_000),
+            "slow_start_s": _SOON,
+            "zone_slack": Bounds(0, 1000),
+            "panic_threshold": Bounds(0, 1),
+            "first_round_s": _SOON,
+        },
         BackendConfig: {
             "name": Bounds(1, 128),
             "port": Bounds(1, MAX_PORT),
@@ -161,6 +205,7 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "weight": Bounds(0.001, 1_000_000, zero=True),
             "capacity": Bounds(0, 1_000_000_000),
             "zone": Bounds(0, 128),
+            "priority": Bounds(0, 9),
         },
     }
 )

@@ -8,7 +8,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from lambdamu.address import Address, family, places, quoted
-from master.config import BackendConfig, Config, Mode, ProbePolicy, figure
+from master.config import BackendConfig, ChoiceConfig, Config, Mode, ProbePolicy, figure
+from master.core.choice import Panic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,13 +17,19 @@ if TYPE_CHECKING:
 
 def describe(config: Config) -> list[str]:
     """Return lines that say what the pool is and how fast it notices a death, for people."""
-    return [f"listens on {config.master.listen}", *_describe_pool(config.backends), *_describe_probe(config.probe)]
+    return [
+        f"listens on {config.master.listen}",
+        *_describe_pool(config.backends),
+        *_describe_choice(config.choice),
+        *_describe_probe(config.probe),
+    ]
 
 
 def warn(config: Config) -> Iterator[str]:
     """Yield one line for each thing that is allowed and yet looks like a mistake."""
     yield from _warn_of_pool(config.backends)
     yield from _warn_of_times(config)
+    yield from _warn_of_choice(config)
     yield from _warn_of_addresses(config)
 
 
@@ -38,7 +45,23 @@ def _describe_pool(backends: Sequence[BackendConfig]) -> Iterator[str]:
     rest = f", and no limit for {_count(unlimited, 'backend')}" if limits and unlimited else ""
     yield f"capacity in all: {_count(sum(limits), 'user') if limits or not takers else 'no limit'}{rest}"
     zones = Counter(backend.zone for backend in backends)
+    levels = Counter(backend.priority for backend in backends)
+    if len(levels) > 1:
+        yield "priorities: " + ", ".join(f"{priority} ({n})" for priority, n in sorted(levels.items()))
     yield "zones: " + ", ".join(f"{quoted(zone) if zone else 'none'} ({n})" for zone, n in sorted(zones.items()))
+
+
+def _describe_choice(choice: ChoiceConfig) -> Iterator[str]:
+    session = "learned" if choice.session_s is None else f"{figure(choice.session_s)} s"
+    yield f"choice: {choice.policy.value}, mean session time {session}, {_count(choice.masters, 'master')}"
+    yield (
+        f"a backend is given at most {figure(choice.join_cap)} times its share of the clients, "
+        f"a tenth of that at first, rising for {figure(choice.slow_start_s)} s"
+    )
+    if choice.panic_threshold > 0 or choice.panic is Panic.LAST_KNOWN:
+        few = f"fewer than {figure(100 * choice.panic_threshold)} % work" if choice.panic_threshold else "none works"
+        trusted = choice.panic is Panic.LAST_KNOWN
+        yield f"when {few}, " + ("the last good reports are taken for true" if trusted else "clients are told NoServer")
 
 
 def _describe_probe(probe: ProbePolicy) -> Iterator[str]:
@@ -71,6 +94,15 @@ def _warn_of_times(config: Config) -> Iterator[str]:
         yield (
             f"[probe] fall x interval_s ({figure(fallen_s)}) is more than stale_after_s "
             f"({figure(probe.stale_after_s)}): a backend is out for its age before it has failed so often"
+        )
+
+
+def _warn_of_choice(config: Config) -> Iterator[str]:
+    session_s, interval_s = config.choice.session_s, config.probe.interval_s
+    if session_s is not None and session_s < interval_s:
+        yield (
+            f"[choice] session_s ({figure(session_s)}) is less than [probe] interval_s ({figure(interval_s)}): "
+            "most of what a report tells is over before the next one comes"
         )
 
 

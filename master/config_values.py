@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
+from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
@@ -16,7 +17,7 @@ import cattrs
 
 from lambdamu.address import Address, parse_host, quoted
 from lambdamu.port import Network
-from master.config import BOUNDS, TABLES, BackendConfig, Bounds, Mode
+from master.config import BOUNDS, TABLES, BackendConfig, Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -88,10 +89,11 @@ def _structure_str(value: object, _: Any) -> str:
     return value
 
 
-def _structure_mode(value: object, _: Any) -> Mode:
-    if not isinstance(value, str) or value not in list(Mode):
-        raise _wrong(" or ".join(map(quoted, Mode)), value)
-    return Mode(value)
+def _structure_word(value: object, kind: type[StrEnum]) -> StrEnum:
+    words = [quoted(word.value) for word in kind]
+    if not isinstance(value, str) or value not in list(kind):
+        raise _wrong(" or ".join([", ".join(words[:-1]), words[-1]]), value)
+    return kind(value)
 
 
 def _structure_address(value: object, _: Any) -> Address:
@@ -133,7 +135,7 @@ def _converter() -> cattrs.Converter:
     converter.register_structure_hook(int, _structure_int)
     converter.register_structure_hook(float, _structure_float)
     converter.register_structure_hook(str, _structure_str)
-    converter.register_structure_hook(Mode, _structure_mode)
+    converter.register_structure_hook(StrEnum, _structure_word)
     converter.register_structure_hook(Address, _structure_address)
     # The only arrays of values there are. cattrs would iterate over a text or a table as well.
     converter.register_structure_hook_func(lambda kind: kind == tuple[Address, ...], _structure_advertise)

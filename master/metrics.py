@@ -100,4 +100,8 @@ def _pool(pool: Pool, now: float) -> Iterator[Metric]:
         users.add_metric(name, member.users(now))
         held.add_metric(name, member.reservations.count(now))
     yield from (ready, users, held)
+    yield _by("choices", "Asks by why a backend was chosen, or none.", "why", pool.answers)
+    yield _total("failed_together", "Times all backends failed together.", pool.roll.suspicions)
+    yield GaugeMetricFamily("lambdamu_session_seconds", "Mean session time by which load fades.", pool.clock.mean_s)
+    yield GaugeMetricFamily("lambdamu_carries_biggest", "Whether users fit without the biggest.", pool.spare(now).fits)
     yield GaugeMetricFamily("lambdamu_choice_entries", "Entries in the heap of candidates.", pool.entries)

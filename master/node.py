@@ -25,8 +25,9 @@ from lambdamu.resolver import Resolver
 from lambdamu.tcp_link import TCPLink
 from lambdamu.tcp_server import Ending, PortObserver, TCPServer
 from lambdamu.timer import Timer
-from master.config import BackendConfig, Config
+from master.config import BackendConfig, ChoiceConfig, Config
 from master.core.backend import Backend
+from master.core.choice import ChoicePolicy
 from master.core.health import HealthPolicy
 from master.core.load import LoadPolicy
 from master.core.pool import Pool, State
@@ -136,26 +137,49 @@ class Node(LogicalMachine):
                 self._log.info("live_backend", message="at least one backend works")
             else:
                 repeats.let_through(now)
-                self._log.warning("no_live_backend", message="no backend works; clients are told NoServer")
+                together = self.pool.suspects_own_network(now)
+                self._log.warning(
+                    "no_live_backend",
+                    message="no backend works" + (": all failed together, look at this master's network" * together),
+                    own_network_suspected=together,
+                )
             said = lives
 
 
 def make_pool(config: Config) -> Pool:
     """Return the pool that a configuration describes; nothing is known of its members yet."""
-    probe = config.probe
+    probe, master, choice = config.probe, config.master, config.choice
     return Pool(
-        [
-            Backend(
-                name=backend.name,
-                weight=backend.weight,
-                capacity=backend.capacity,
-                zone=backend.zone,
-                advertise=tuple((address.host, address.port) for address in backend.advertise),
-            )
-            for backend in config.backends
-        ],
+        map(make_backend, config.backends),
         HealthPolicy(rise=probe.rise, fall=probe.fall, stale_after_s=probe.stale_after_s),
-        LoadPolicy(connect_s=config.master.connect_s, reservation_s=config.master.reservation_s),
+        LoadPolicy(master.connect_s, master.reservation_s, session_s=choice.session_s, masters=choice.masters),
+        make_choice(choice),
+    )
+
+
+def make_backend(backend: BackendConfig) -> Backend:
+    """Return a member of the pool as it is configured."""
+    return Backend(
+        name=backend.name,
+        weight=backend.weight,
+        capacity=backend.capacity,
+        zone=backend.zone,
+        advertise=tuple((address.host, address.port) for address in backend.advertise),
+        priority=backend.priority,
+    )
+
+
+def make_choice(choice: ChoiceConfig) -> ChoicePolicy:
+    """Return how a backend is chosen, as it is configured."""
+    return ChoicePolicy(
+        policy=choice.policy,
+        join_cap=choice.join_cap,
+        slack=choice.slack,
+        slow_start_s=choice.slow_start_s,
+        zone_slack=choice.zone_slack,
+        panic_threshold=choice.panic_threshold,
+        panic=choice.panic,
+        first_round_s=choice.first_round_s,
     )
 
 

@@ -68,6 +68,7 @@ class Master(LMObject):
     def do_send_server(self, message: Message, now: float, peer: Peer) -> Reply:
         """Return the live backend with the most room; to a plain ask, its address and nothing else."""
         wants: frozenset[str] = frozenset()
+        zone = ""
         if message.data is not None:
             try:
                 data = read_ask(message.data)
@@ -77,8 +78,8 @@ class Master(LMObject):
                 return self._answer(
                     Result.CLOSED, {"Reason": Reason.LEFT, "RetryAfter": None, "Text": "the client has left"}
                 )
-            wants = data["Want"]
-        ask = Ask(peer.family, _ALTERNATES if "Alternates" in wants else 0)
+            wants, zone = data["Want"], data.get("Zone", "")
+        ask = Ask(peer.family, _ALTERNATES if "Alternates" in wants else 0, zone)
         assignment = self._pool.assign(now, self._rng, ask)
         if isinstance(assignment, Assignment):
             return self._answer(Result.OK, self._ok(assignment, wants))

@@ -21,7 +21,8 @@ class Backend:
     """What does not change while the pool is as configured.
 
     `capacity`: the most users it takes, 0 for nobody, None for no limit. `weight`: its share of the load beside the
-    others, 0 for nobody. `advertise`: what clients are told instead of the address that was probed.
+    others, 0 for nobody. `advertise`: what clients are told instead of the address that was probed. `priority`: the
+    lowest number comes first, and the next one only when nobody of those before can be chosen.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Backend:
     capacity: int | None = None
     zone: str = ""
     advertise: tuple[Endpoint, ...] = ()
+    priority: int = 0
 
     def endpoint_for(self, family: Family, probed: Endpoint) -> Endpoint:
         """Return where a client that came by `family` is sent: by the same family where the backend has it.

@@ -1,50 +1,170 @@
-"""What "less loaded" means now: the users a backend reported, and those it was sent since, by weight.
+"""What "less loaded" means now, between two reports that are seconds apart.
 
-A report tells of the moment at which it was asked for. A client needs up to `connect_s` to arrive, so who was sent
-later than that before the question may not be in the count, and is added. An assignment that no report confirms is
-forgotten after `reservation_s`: that client never came.
+A report tells of the moment at which it was asked for; since then users have left, and clients were sent. With D the
+mean session time and M the number of masters that send as many as this one,
+
+    load = (reported x exp(-age / D) + M x the sum of exp(-age / D) over own assignments) / weight
+
+where those assignments count that the report cannot hold: made later than `connect_s` before its question. Without the
+decay the backend that was asked last would always look emptiest.
+
+All of it fades at one pace, so the order of two backends never changes between events. With x, the integral of
+dt / D, the key log(load) + x of a backend stays as it is until it is sent a client or gives a report, and a change of D
+touches no key (forward decay: Cormode, Shkapenyuk, Srivastava and Xu, 2009). So a heap serves.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from typing import Final
 
 import attrs
+
+FIRST_SESSION_S: Final = 600.0
+"""The mean session time that is assumed until there is something to learn from."""
+LEAST_SESSION_S: Final = 0.1
+MOST_SESSION_S: Final = 7 * 86400.0
+_MEMORY_S: Final = 300.0
+"""What is learned of sessions fades over this time."""
+_DOUBT: Final = 20.0
+"""The first assumption weighs as much as so many ended sessions."""
 
 
 @attrs.frozen
 class LoadPolicy:
+    """`connect_s`: a client is counted by its backend after at most this. `reservation_s`: an assignment that no report
+    has confirmed is forgotten after this. `session_s`: the mean session time, None to learn it. `masters`: how many
+    share the clients evenly, this one included.
+    """
+
     connect_s: float = 2.0
     reservation_s: float = 15.0
+    session_s: float | None = None
+    masters: int = 1
+
+
+@attrs.define(eq=False)
+class SessionClock:
+    """Time in mean sessions: `at(now)` is x, the integral of dt / D. It learns D where it was not told.
+
+    Between two reports of one backend, the users it had times the seconds are user-seconds, and those it had and was
+    sent but has not any more are ended sessions; by Little's law (1961) their quotient is D. A client that was sent and
+    never came is a session of no length, so D is right for what an assignment is worth, too.
+    """
+
+    policy: LoadPolicy
+    first_s: float = FIRST_SESSION_S
+    mean_s: float = attrs.field(init=False)
+    """D, in seconds."""
+    per_s: float = attrs.field(init=False)
+    """1 / D."""
+    _x: float = attrs.field(default=0.0, init=False)
+    _since: float = attrs.field(default=0.0, init=False)
+    _user_s: float = attrs.field(default=0.0, init=False)
+    _ended: float = attrs.field(default=0.0, init=False)
+    _learned_at: float = attrs.field(default=-math.inf, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.mean_s = self.policy.session_s or self.first_s
+        self.per_s = 1 / self.mean_s
+
+    def at(self, now: float) -> float:
+        """Return x; of a time before the last change of D as if D had been what it is now."""
+        return self._x + (now - self._since) * self.per_s
+
+    def learn(self, now: float, seconds: float, before: int, joined: int, after: int) -> None:
+        """Take in that of `before` users and `joined` that were sent in `seconds`, `after` are there."""
+        if self.policy.session_s is not None:
+            return
+        faded = math.exp((self._learned_at - now) / _MEMORY_S)
+        self._learned_at = now
+        self._user_s = self._user_s * faded + (before + after) / 2 * seconds
+        self._ended = self._ended * faded + before + joined - after
+        # Users who come by other ways than a master can make the count of the ended negative.
+        ended = max(self._ended + _DOUBT, 1e-9)
+        self._set(now, min(MOST_SESSION_S, max(LEAST_SESSION_S, (self._user_s + _DOUBT * self.first_s) / ended)))
+
+    def _set(self, now: float, mean_s: float) -> None:
+        self._x, self._since = self.at(now), now
+        self.mean_s, self.per_s = mean_s, 1 / mean_s
 
 
 @attrs.define(eq=False)
 class Reservations:
-    """The times of a backend's assignments that its report may not count yet, oldest first."""
+    """A backend's assignments that its report may not count yet, oldest first, and what they weigh now."""
 
     policy: LoadPolicy
-    _times: deque[float] = attrs.field(factory=deque, init=False)
+    clock: SessionClock
+    total: int = attrs.field(default=0, init=False)
+    """Assignments since the start."""
+    own: float = attrs.field(default=0.0, init=False)
+    """The sum of exp(-age / D), as it was at `own_at`."""
+    own_at: float = attrs.field(default=0.0, init=False)
+    """In mean sessions, as `clock` counts."""
+    sent: deque[tuple[float, float]] = attrs.field(factory=deque, init=False)
+    """When each was made, in seconds and in mean sessions."""
 
     def count(self, now: float) -> int:
         """Return how many there are; what no report has confirmed in time is forgotten."""
         # The same sum as in `next_expiry`: two ways to reckon it would differ by the last bit now and then.
-        while self._times and self._times[0] + self.policy.reservation_s <= now:
-            self._times.popleft()
-        return len(self._times)
+        while self.sent and self.sent[0][0] + self.policy.reservation_s <= now:
+            self._forget_oldest()
+        return len(self.sent)
 
-    def add(self, now: float) -> None:
-        self._times.append(now)
+    def add(self, now: float, x: float) -> None:
+        """Note one that is made `now`, which is `x` in mean sessions."""
+        self.total += 1
+        self.own = self.own * math.exp(self.own_at - x) + 1
+        self.own_at = x
+        self.sent.append((now, x))
 
     def confirmed_by(self, asked_at: float) -> None:
         """Forget those whose clients are in a count that was asked for at `asked_at`."""
-        while self._times and self._times[0] <= asked_at - self.policy.connect_s:
-            self._times.popleft()
+        while self.sent and self.sent[0][0] <= asked_at - self.policy.connect_s:
+            self._forget_oldest()
 
-    def next_expiry(self) -> float | None:
-        """Return when the oldest one is forgotten, or None when there is none."""
-        return self._times[0] + self.policy.reservation_s if self._times else None
+    def made_by(self, moment: float) -> int:
+        """Return how many of `total` were made by `moment`, which is not long ago."""
+        later = 0
+        for at, _ in reversed(self.sent):
+            if at <= moment:
+                break
+            later += 1
+        return self.total - later
+
+    def next_expiry(self) -> float:
+        """Return when the oldest one is forgotten; never, when there is none."""
+        return self.sent[0][0] + self.policy.reservation_s if self.sent else math.inf
+
+    def weigh(self, x: float) -> float:
+        """Return the sum of exp(-age / D) at `x`."""
+        return self.own * math.exp(self.own_at - x)
+
+    def _forget_oldest(self) -> None:
+        _, x = self.sent.popleft()
+        # What rounding leaves over fades; an empty sum is 0 and nothing near it.
+        self.own = max(0.0, self.own - math.exp(x - self.own_at)) if self.sent else 0.0
 
 
-def load(users: int, weight: float) -> float:
-    """Return users per unit of weight, the number by which backends are compared; `weight` is over 0."""
-    return users / weight
+@attrs.define(eq=False)
+class Spell:
+    """Reports of one incarnation of a backend, one after the other: what D is learned from."""
+
+    clock: SessionClock
+    reservations: Reservations
+    _count: int = attrs.field(default=0, init=False)
+    _asked_at: float | None = attrs.field(default=None, init=False)
+    _made: int = attrs.field(default=0, init=False)
+
+    def reported(self, now: float, count: int, asked_at: float) -> None:
+        """Take in a report; clients that were sent while its answer was under way belong to the next one."""
+        made = self.reservations.made_by(asked_at)
+        if self._asked_at is not None:
+            joined = (made - self._made) * self.clock.policy.masters
+            self.clock.learn(now, asked_at - self._asked_at, self._count, joined, count)
+        self._count, self._asked_at, self._made = count, asked_at, made
+
+    def broken(self) -> None:
+        """Hear that the backend was gone: its next count may be of another process, which began with nobody."""
+        self._asked_at = None

@@ -7,130 +7,61 @@ one monotonic clock, and `rng` breaks ties.
 from __future__ import annotations
 
 import heapq
+import math
 import random
-from collections.abc import Iterable, Iterator
-from enum import StrEnum
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
-import attrs
-
-from master.core.backend import FAMILIES, Backend, Endpoint, Family
+from master.core.answers import OUTCOMES, Ask, Assignment, Explanation, Place, Reason, Refused, Spare, State
+from master.core.ask_rate import AskRate
+from master.core.backend import Backend, Endpoint
+from master.core.candidates import Candidates, make_levels
+from master.core.choice import ChoicePolicy
+from master.core.explain import explain, set_scene
 from master.core.health import Health, HealthPolicy, Report
-from master.core.load import LoadPolicy, Reservations, load
-from master.core.selection import LeastLoaded
+from master.core.join_cap import Permits
+from master.core.load import LoadPolicy, Reservations, SessionClock, Spell
+from master.core.member import WORKING, Member
+from master.core.roll import Roll
+from master.core.spare import find_spare
 
+__all__ = ["Ask", "Assignment", "Explanation", "Member", "Place", "Pool", "Reason", "Refused", "Spare", "State"]
 
-class State(StrEnum):
-    """Whether a backend can be chosen now, and if not, the first reason why."""
-
-    READY = "ready"
-    NO_WEIGHT = "no_weight"
-    UNPROBED = "unprobed"
-    DOWN = "down"
-    LOST = "lost"
-    STALE = "stale"
-    FULL = "full"
-
-
-@attrs.frozen
-class Ask:
-    """What a client asked for: the family it came by, and how many alternates it wants."""
-
-    family: Family = 4
-    alternates: int = 0
-
-
-@attrs.frozen
-class Place:
-    """A backend to go to, and where it is."""
-
-    name: str
-    endpoint: Endpoint
-
-
-@attrs.frozen
-class Assignment:
-    """Where a client is sent; `alternates` are next best, with nothing reserved there."""
-
-    place: Place
-    alternates: tuple[Place, ...] = ()
-
-
-@attrs.frozen
-class Refused:
-    """No backend can take anyone now."""
-
-
-REFUSED = Refused()
-
-
-@attrs.define(eq=False)
-class Member:
-    """A backend and what is known of it. Read it; only the pool changes it."""
-
-    backend: Backend
-    health: Health
-    reservations: Reservations
-    report: Report | None = None
-    probed: Endpoint | None = None
-    """The address that gave the report."""
-    expiring: bool = False
-    """Whether the pool will look again when its oldest reservation is due to be forgotten."""
-    told: dict[Family, Endpoint] = attrs.field(factory=dict)
-    """Where a client of each family is sent."""
-
-    def users(self, now: float) -> int:
-        """Return the users it is taken to have: those reported, and those sent since."""
-        return (self.report.count if self.report else 0) + self.reservations.count(now)
-
-    def free(self, now: float) -> int | None:
-        """Return the places left, never below 0; None for no limit."""
-        capacity = self.backend.capacity
-        return None if capacity is None else max(0, capacity - self.users(now))
-
-    def load(self, now: float) -> float:
-        """Return users by weight, the number that is compared; the weight is over 0."""
-        return load(self.users(now), self.backend.weight)
-
-    def works(self, now: float) -> bool:
-        """Whether it is up and its report is fresh, room or not."""
-        return self.state(now) in (State.READY, State.FULL, State.NO_WEIGHT)
-
-    def usable(self, now: float) -> bool:
-        """Whether its state is READY, found out the short way: every ask comes by here."""
-        report, health, capacity = self.report, self.health, self.backend.capacity
-        return (
-            report is not None
-            and health.up
-            and not health.lost
-            and now - report.asked_at <= health.policy.stale_after_s
-            and self.backend.weight > 0
-            and (capacity is None or report.count + self.reservations.count(now) < capacity)
-        )
-
-    def state(self, now: float) -> State:
-        if self.report is None:
-            return State.UNPROBED
-        if not self.health.up:
-            return State.DOWN
-        if self.health.lost:
-            return State.LOST
-        if self.report.age(now) > self.health.policy.stale_after_s:
-            return State.STALE
-        if self.backend.weight == 0:
-            return State.NO_WEIGHT
-        if self.free(now) == 0:
-            return State.FULL
-        return State.READY
+_SPARE_LOOKS: Final = 64
+"""Times to look are swept when they are twice as many as the members and this many more."""
 
 
 class Pool:
     """The backends, by name. `assign` answers a client; the `record_` calls take in what the probes found."""
 
-    def __init__(self, backends: Iterable[Backend], health: HealthPolicy, loads: LoadPolicy) -> None:
-        self._members = {backend.name: Member(backend, Health(health), Reservations(loads)) for backend in backends}
-        self._choice: LeastLoaded[Member] = LeastLoaded(Member.usable)
-        self._expiries: list[tuple[float, str]] = []
-        """When to look whether reservations of a backend are forgotten: a heap, a backend stands in it once at most."""
+    def __init__(
+        self,
+        backends: Iterable[Backend],
+        health: HealthPolicy,
+        loads: LoadPolicy,
+        choice: ChoicePolicy = ChoicePolicy(),  # noqa: B008 - a frozen value
+    ) -> None:
+        backends = tuple(backends)
+        self.clock = SessionClock(loads)
+        self.roll = Roll(choice, len(backends), health.stale_after_s)
+        self._asks = AskRate()
+        levels = make_levels(backends)
+        self._candidates = Candidates(choice, levels.values(), self.clock)
+        self._members: dict[str, Member] = {}
+        for backend in backends:
+            reservations = Reservations(loads, self.clock)
+            self._members[backend.name] = Member(
+                backend,
+                Health(health),
+                reservations,
+                Permits(choice, backend.weight),
+                Spell(self.clock, reservations),
+                levels[backend.priority],
+            )
+        self._looks: list[tuple[float, str]] = []
+        """When to look at whom again: a heap."""
+        self._last_known = False
+        self._answers = dict.fromkeys(OUTCOMES, 0)
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -143,83 +74,188 @@ class Pool:
 
     @property
     def entries(self) -> int:
-        """Entries in the heap of candidates: bounded by twice the backends and a few."""
-        return len(self._choice)
+        """Entries in the heaps of candidates: bounded by twice the backends and a few, and the same for each zone."""
+        return len(self._candidates)
+
+    @property
+    def ask_rate(self) -> float:
+        """The asks a second by which the join cap is reckoned."""
+        return self._asks.per_s
+
+    @property
+    def answers(self) -> Mapping[Reason, int]:
+        """How many asks were answered for each reason."""
+        return {**self._answers, Reason.BEST: self._asks.total + self._asks.count - sum(self._answers.values())}
 
     def assign(self, now: float, rng: random.Random, ask: Ask) -> Assignment | Refused:
-        """Choose the usable backend with the least load and reserve a place there."""
-        alternates = self._alternates(now, rng, ask) if ask.alternates else ()
-        member = self.pick(now, rng)
-        if member is None:
-            return REFUSED
-        return Assignment(_place(member, ask.family), alternates)
+        """Choose a backend and reserve a place there."""
+        expected = self._count_ask(now)
+        if self.roll.closed is not None:
+            return self._refuse(self.roll.closed)
+        found = self._candidates.find(now, expected, ask.zone)
+        if found is None:
+            return self._refuse(Reason.NO_CANDIDATE)
+        member, why = found
+        others = self._candidates.others(member, ask.alternates) if ask.alternates else ()
+        alternates = tuple(other.place(ask.family) for other in others)
+        self._take(member, now, expected, rng, why)
+        return Assignment(member.place(ask.family), alternates, Reason.LAST_KNOWN if self._last_known else why)
 
     def pick(self, now: float, rng: random.Random) -> Member | None:
-        """Do the same, and return the member itself: all that a plain ask needs."""
-        if self._expiries and self._expiries[0][0] <= now:
-            self._expire(now, rng)
-        member = self._choice.best(now)
-        if member is not None:
-            member.reservations.add(now)
-            if not member.expiring:
-                self._watch_expiry(member)
-            self._choice.rerank_best(member.load(now), rng)
-        return member
+        """Do the same for a plain ask, and return the member itself."""
+        expected = self._count_ask(now)
+        found = None if self.roll.closed else self._candidates.find(now, expected, "")
+        if found is None:
+            self._refuse(self.roll.closed or Reason.NO_CANDIDATE)
+            return None
+        self._take(found[0], now, expected, rng, found[1])
+        return found[0]
+
+    def explain(self, now: float, ask: Ask) -> list[Explanation]:
+        """Return how each backend stands for `ask`, in the order of the pool; `assign` would do as it says."""
+        self._catch_up(now)
+        expected, doors = self._asks.expect(now), (self.roll.closed, self._last_known)
+        return explain(self, set_scene(self._candidates, now, expected, ask.zone, doors))
+
+    def spare(self, now: float) -> Spare:
+        """Return whether the users still fit when the biggest backend falls."""
+        self._catch_up(now)
+        return find_spare(self, now)
 
     def record_report(
         self, now: float, rng: random.Random, name: str, count: int, asked_at: float, probed: Endpoint
     ) -> State:
         """Take in a good probe: `count` users at `asked_at`, told by the backend at `probed`. Return its state."""
         member = self._members[name]
+        self._catch_up(now)
         member.health.succeeded()
         if member.report is None or asked_at >= member.report.asked_at:
-            member.report = Report(count, asked_at)
-            if probed != member.probed:
-                member.probed = probed
-                member.told = {family: member.backend.endpoint_for(family, probed) for family in FAMILIES}
-            member.reservations.confirmed_by(asked_at)
-        self._rank(member, now, rng)
-        return member.state(now)
+            member.take_report(now, Report(count, asked_at), probed)
+        member.tie = rng.random()
+        return self._probed(member, now)
 
     def record_failure(self, now: float, name: str) -> State:
         """Take in a failed probe; the last good report keeps its time. Return the state of the backend."""
         member = self._members[name]
+        self._catch_up(now)
         member.health.failed()
-        return member.state(now)
+        member.spell.broken()
+        return self._probed(member, now)
 
     def record_lost(self, now: float, name: str) -> State:
         """Take in that the kept connection to a backend broke: out of choice until it answers again."""
         member = self._members[name]
+        self._catch_up(now)
         member.health.lose()
-        return member.state(now)
+        return self._judge(member, now)
+
+    def set_ejected(self, now: float, name: str, *, ejected: bool) -> State:
+        """Take out of choice what works by its probes and not by its clients, or let it in again."""
+        member = self._members[name]
+        self._catch_up(now)
+        member.ejected = ejected
+        return self._judge(member, now)
 
     def works(self, now: float) -> bool:
         """Whether at least one backend works, full or not."""
-        return any(member.works(now) for member in self._members.values())
+        self._catch_up(now)
+        return self.roll.working > 0
 
-    def _rank(self, member: Member, now: float, rng: random.Random) -> None:
-        if member.backend.weight > 0:
-            self._choice.rank(member, member.load(now), rng)
+    def suspects_own_network(self, now: float) -> bool:
+        """Whether all backends failed together, and none works since: the network of this master may have failed."""
+        self._catch_up(now)
+        return self.roll.suspected
 
-    def _expire(self, now: float, rng: random.Random) -> None:
-        """Give new places to those who were held back by clients that never came."""
-        while self._expiries and self._expiries[0][0] <= now:
-            _, name = heapq.heappop(self._expiries)
+    def _count_ask(self, now: float) -> float:
+        """Return V, the asks expected so far."""
+        asks = self._asks
+        if self._looks and self._looks[0][0] <= now:
+            self._catch_up(now)
+        if now >= asks.due:
+            asks.bring_up(now)
+        if self.roll.closed is not None:
+            self.roll.look(now)
+        asks.count += 1
+        return asks.expected + asks.per_s * (now - asks.at)
+
+    def _refuse(self, why: Reason) -> Refused:
+        self._answers[why] += 1
+        return Refused(why)
+
+    def _take(self, member: Member, now: float, expected: float, rng: random.Random, why: Reason) -> None:
+        self._candidates.take(member, now, expected, rng)
+        if self._last_known:
+            self._answers[Reason.LAST_KNOWN] += 1
+        elif why is not Reason.BEST:
+            self._answers[why] += 1
+        if member.backend.capacity is not None and member.free(now) == 0:
+            self._candidates.leave(member)
+        if now + member.reservations.policy.reservation_s < member.look_at:
+            self._watch(member, now)
+
+    def _probed(self, member: Member, now: float) -> State:
+        if not member.heard:
+            member.heard = True
+            self.roll.unheard -= 1
+            self._look_at_roll(now)
+        return self._judge(member, now)
+
+    def _judge(self, member: Member, now: float) -> State:
+        """Take in all that may have changed: whether it works, whether it may be chosen, and its place."""
+        member.reservations.count(now)
+        state = member.state(now)
+        if (state in WORKING) != member.serving:
+            self._turn(member, now)
+        self._place(member, state, now)
+        self._watch(member, now)
+        return state
+
+    def _turn(self, member: Member, now: float) -> None:
+        """A member works that did not, or does not any more."""
+        member.serving = not member.serving
+        if member.serving:
+            member.permits.begin(now)
+            self.roll.rose()
+        else:
+            member.spell.broken()
+            self.roll.fell(now)
+        self._look_at_roll(now)
+
+    def _look_at_roll(self, now: float) -> None:
+        self.roll.look(now)
+        if self._last_known != self.roll.last_known:
+            self._last_known = self.roll.last_known
+            for member in self._members.values():
+                self._place(member, member.state(now), now)
+
+    def _place(self, member: Member, state: State, now: float) -> None:
+        if state is State.READY or (self._last_known and member.was_good(now)):
+            self._candidates.enter(member, now, self._asks.expect(now))
+        else:
+            self._candidates.leave(member)
+
+    def _watch(self, member: Member, now: float) -> None:
+        """See to it that a member is judged when the next thing is due: later than now, or it would be without end."""
+        when = member.next_look()
+        if when >= member.look_at:
+            return
+        member.look_at = when = max(when, math.nextafter(now, math.inf))
+        heapq.heappush(self._looks, (when, member.backend.name))
+        if len(self._looks) > 2 * len(self._members) + _SPARE_LOOKS:
+            self._looks = [(at, name) for at, name in self._looks if self._members[name].look_at == at]
+            heapq.heapify(self._looks)
+
+    def _catch_up(self, now: float) -> None:
+        """Take in what time has changed: reports that are stale, assignments that are forgotten."""
+        while self._looks and self._looks[0][0] <= now:
+            when, name = heapq.heappop(self._looks)
             member = self._members[name]
-            member.expiring = False
-            self._rank(member, now, rng)
-            self._watch_expiry(member)
-
-    def _watch_expiry(self, member: Member) -> None:
-        expiry = member.reservations.next_expiry()
-        if expiry is not None and not member.expiring:
-            member.expiring = True
-            heapq.heappush(self._expiries, (expiry, member.backend.name))
-
-    def _alternates(self, now: float, rng: random.Random, ask: Ask) -> tuple[Place, ...]:
-        self._expire(now, rng)
-        return tuple(_place(member, ask.family) for member in self._choice.next_best(now, ask.alternates))
-
-
-def _place(member: Member, family: Family) -> Place:
-    return Place(member.backend.name, member.told[family])
+            if when != member.look_at:
+                continue
+            member.look_at = math.inf
+            if member.next_look() > now:  # mostly: there is a newer report by now
+                self._watch(member, now)
+            else:
+                self._judge(member, now)
+        if self.roll.closed is Reason.FIRST_ROUND:
+            self.roll.look(now)

@@ -1,76 +1,168 @@
-"""Which of the candidates: the one with the least load, equal loads by chance.
+"""Which of the candidates: the first in the order of the policy among those that are open, ties by chance.
 
-A heap holds an entry for each backend that may be chosen. A backend whose load or state changes gets a new entry, and
-its old one is skipped when it comes to the top. So a choice costs the same with ten backends as with ten thousand.
+Two heaps hold the candidates: those that are ready, by the key of the policy, and those that are parked until their
+turn, by their turn. A candidate whose key, turn or standing changes gets a new stamp and a new entry; entries with an
+old stamp are passed over when they come to the top, and swept out when they are too many. So a choice costs about the
+same with ten backends as with ten thousand.
 """
 
 from __future__ import annotations
 
 import heapq
-import random
-from collections.abc import Callable
-from typing import Generic, TypeVar
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final, Generic, TypeVar
 
 import attrs
 
-Item = TypeVar("Item")
-
-_SPARE_ENTRIES = 64
-"""The heap is rebuilt when its outdated entries are as many as the others and this many more."""
+_SPARE_ENTRIES: Final = 64
+"""Entries are swept when they are twice as many as the members of a group and this many more."""
+_UNLISTED: Final = 0
 
 
 @attrs.define(eq=False)
-class LeastLoaded(Generic[Item]):
-    """Items by load. `usable` is asked at the moment of choice; what is not usable leaves until it is ranked again."""
+class Candidate:
+    """What a choice knows of a backend."""
 
-    usable: Callable[[Item, float], bool]
-    _heap: list[tuple[float, float, int, Item]] = attrs.field(factory=list, init=False)
-    _current: dict[Item, int] = attrs.field(factory=dict, init=False)
-    _stamp: int = attrs.field(default=0, init=False)
+    key: float = attrs.field(default=0.0, init=False)
+    """Its place in the order of the policy, lowest first."""
+    tie: float = attrs.field(default=0.0, init=False)
+    """Its place among equals, by chance."""
+    stamp: int = attrs.field(default=_UNLISTED, init=False)
+    """Which of its entries count; 0 when it is no candidate."""
+
+
+C = TypeVar("C", bound=Candidate)
+Entry = tuple[float, float, int, C]
+"""The key or the turn, the tie, the stamp."""
+
+
+def _push(heap: list[Entry[C]], entry: Entry[C]) -> None:
+    # Mostly the one on top is outdated, because it was chosen last: one step does for both.
+    if heap and heap[0][2] != heap[0][3].stamp:
+        heapq.heapreplace(heap, entry)
+    else:
+        heapq.heappush(heap, entry)
+
+
+@attrs.define(eq=False)
+class Group(Generic[C]):
+    """The candidates of which one choice is made: those of one level, or of one zone in it."""
+
+    size: int = 0
+    """How many may ever be in it."""
+    ready: list[Entry[C]] = attrs.field(factory=list, init=False)
+    parked: list[Entry[C]] = attrs.field(factory=list, init=False)
+    _most: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._most = 2 * self.size + _SPARE_ENTRIES
 
     def __len__(self) -> int:
-        """How many entries the heap holds, outdated ones included."""
-        return len(self._heap)
+        """How many entries there are, outdated ones included: at most twice `size` and a few."""
+        return len(self.ready) + len(self.parked)
 
-    def rank(self, item: Item, load: float, rng: random.Random) -> None:
-        """Give `item` its place by `load`, among equals by chance."""
-        self._stamp += 1
-        self._current[item] = self._stamp
-        heapq.heappush(self._heap, (load, rng.random(), self._stamp, item))
-        if len(self._heap) > 2 * len(self._current) + _SPARE_ENTRIES:
-            self._heap = [entry for entry in self._heap if self._current.get(entry[3]) == entry[2]]
-            heapq.heapify(self._heap)
+    def add(self, entry: Entry[C]) -> None:
+        """Take in a candidate by its key: its turn has come."""
+        _push(self.ready, entry)
+        if len(self.ready) + len(self.parked) > self._most:
+            self._sweep()
 
-    def rerank_best(self, load: float, rng: random.Random) -> None:
-        """Give the item that `best` has just returned its new place; the cheap way for the most frequent change."""
-        self._stamp += 1
-        item = self._heap[0][3]
-        self._current[item] = self._stamp
-        heapq.heapreplace(self._heap, (load, rng.random(), self._stamp, item))
+    def park(self, entry: Entry[C]) -> None:
+        """Take in a candidate by its turn."""
+        _push(self.parked, entry)
+        if len(self.ready) + len(self.parked) > self._most:
+            self._sweep()
 
-    def drop(self, item: Item) -> None:
-        """Take `item` out of choice until it is ranked again."""
-        self._current.pop(item, None)
-
-    def best(self, now: float) -> Item | None:
-        """Return the usable item with the least load, which stays where it is."""
-        heap, current = self._heap, self._current
-        while heap:
-            item = heap[0][3]
-            if current.get(item) != heap[0][2]:
-                heapq.heappop(heap)
-            elif self.usable(item, now):
+    def best(self, expected: float) -> C | None:
+        """Return the first of those whose turn has come at `expected` asks; it stays where it is."""
+        ready, parked = self.ready, self.parked
+        while parked and parked[0][0] <= expected:
+            _, tie, stamp, item = heapq.heappop(parked)
+            if stamp == item.stamp:
+                _push(ready, (item.key, tie, stamp, item))
+        while ready:
+            _, _, stamp, item = ready[0]
+            if stamp == item.stamp:
                 return item
-            else:
-                heapq.heappop(heap)
-                del current[item]
+            heapq.heappop(ready)
         return None
 
-    def next_best(self, now: float, count: int) -> list[Item]:
-        """Return up to `count` usable items after the best, which stay where they are."""
-        taken: list[tuple[float, float, int, Item]] = []
-        while len(taken) <= count and self.best(now) is not None:
-            taken.append(heapq.heappop(self._heap))
-        for entry in taken:
-            heapq.heappush(self._heap, entry)
-        return [entry[3] for entry in taken[1:]]
+    def earliest(self) -> C | None:
+        """Return the parked one whose turn comes first; it stays where it is."""
+        parked = self.parked
+        while parked:
+            _, _, stamp, item = parked[0]
+            if stamp == item.stamp:
+                return item
+            heapq.heappop(parked)
+        return None
+
+    def second(self) -> C | None:
+        """Return the ready one after the one that `best` has just returned; both stay."""
+        first = heapq.heappop(self.ready)
+        second = self.best(-math.inf)
+        heapq.heappush(self.ready, first)
+        return second
+
+    def front(self, count: int) -> list[C]:
+        """Return up to `count`: the ready ones in order, then the parked ones by turn. They stay where they are."""
+        found: list[C] = []
+        for heap in (self.ready, self.parked):
+            taken: list[Entry[C]] = []
+            while heap and len(found) < count:
+                entry = heapq.heappop(heap)
+                if entry[2] == entry[3].stamp:
+                    taken.append(entry)
+                    found.append(entry[3])
+            for entry in taken:
+                heapq.heappush(heap, entry)
+        return found
+
+    def _sweep(self) -> None:
+        for heap in (self.ready, self.parked):
+            heap[:] = [entry for entry in heap if entry[2] == entry[3].stamp]
+            heapq.heapify(heap)
+
+
+@attrs.define(eq=False)
+class Level(Generic[C]):
+    """The backends of one priority, by zone where they are of more than one."""
+
+    every: Group[C]
+    zones: dict[str, Group[C]]
+    weights: float = attrs.field(default=0.0, init=False)
+    """What its candidates weigh together."""
+    candidates: int = attrs.field(default=0, init=False)
+
+    @classmethod
+    def of(cls, zones: Iterable[str]) -> Level[C]:
+        """Return the level of backends that stand in these zones, one for each of them; an empty one is no zone."""
+        counts = Counter(zones)
+        groups: dict[str, Group[C]] = {zone: Group(n) for zone, n in counts.items() if zone}
+        return cls(Group(counts.total()), groups if len(counts) > 1 else {})
+
+    def __len__(self) -> int:
+        return len(self.every) + sum(map(len, self.zones.values()))
+
+    def groups(self, zone: str) -> tuple[Group[C], ...]:
+        """Return the groups that a backend of `zone` stands in."""
+        return (self.every, self.zones[zone]) if zone in self.zones else (self.every,)
+
+    def enlisted(self, weight: float) -> None:
+        self.candidates += 1
+        self.weights += weight
+
+    def left(self, weight: float) -> None:
+        self.candidates -= 1
+        # Sums and differences of floats drift; nobody at all weighs nothing.
+        self.weights = self.weights - weight if self.candidates else 0.0
+
+    def first_turn(self, expected: float) -> float:
+        """Return the turn of a backend that comes: now, or with the first of the others where none of them is open.
+
+        After a crowd that had to be let through, all turns lie far ahead; to one that had not, all clients would go.
+        """
+        earliest = None if self.every.best(expected) is not None else self.every.earliest()
+        return expected if earliest is None else max(expected, self.every.parked[0][0])

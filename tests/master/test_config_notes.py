@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lambdamu.address import Address
-from master.config import BackendConfig, Config, MasterPolicy, Mode, ProbePolicy
+from master.config import BackendConfig, ChoiceConfig, Config, MasterPolicy, Mode, ProbePolicy
 from master.config_notes import describe, warn
+from master.core.choice import Panic
 
 HONEST = BackendConfig("b", "10.0.0.1", 9001)
 OPEN = MasterPolicy(listen=Address("::", 7000))
@@ -36,6 +37,11 @@ def at(host: str, port: int = 1, *advertise: Address) -> BackendConfig:
             ["[probe] fall x interval_s (4) is more than stale_after_s (3): a backend is out for its age"],
         ),
         (Config(probe=ProbePolicy(interval_s=0.1, fall=3, stale_after_s=0.3), backends=(HONEST,)), []),
+        (
+            Config(choice=ChoiceConfig(session_s=0.5), backends=(HONEST,)),
+            ["[choice] session_s (0.5) is less than [probe] interval_s (1): most of what a report tells is over"],
+        ),
+        (Config(choice=ChoiceConfig(session_s=1), backends=(HONEST,)), []),
         (Config(backends=(at("localhost"),)), []),
         (
             Config(OPEN, backends=(at("localhost"), at("fe80::1%lo"), at("127.0.0.9"), at("::1", 2))),
@@ -65,6 +71,8 @@ def test_a_pool_is_described() -> None:
         "weight in all: 3.5",
         "capacity in all: 500 users, and no limit for 1 backend",
         'zones: none (1), "a" (2)',
+        "choice: least_load, mean session time learned, 1 master",
+        "a backend is given at most 3 times its share of the clients, a tenth of that at first, rising for 60 s",
         "probe: mode hold, every 1 s, timeout 1 s",
         "up after 1 good probe, down after 2 failed probes in a row",
         "a death is noticed at once when the connection closes, after at most 3 s when the backend falls silent",
@@ -78,6 +86,22 @@ def test_a_pool_is_described() -> None:
         (Config(backends=(HONEST,)), "capacity in all: no limit"),
         (Config(backends=(BackendConfig("a", "a", 1, capacity=1),)), "capacity in all: 1 user"),
         (Config(backends=(BackendConfig("a", "a", 1, weight=0),)), "capacity in all: 0 users"),
+        (
+            Config(choice=ChoiceConfig(session_s=90, masters=3)),
+            "choice: least_load, mean session time 90 s, 3 masters",
+        ),
+        (
+            Config(choice=ChoiceConfig(panic_threshold=0.5)),
+            "when fewer than 50 % work, clients are told NoServer",
+        ),
+        (
+            Config(choice=ChoiceConfig(panic=Panic.LAST_KNOWN)),
+            "when none works, the last good reports are taken for true",
+        ),
+        (
+            Config(backends=(HONEST, BackendConfig("c", "c", 1, priority=1))),
+            "priorities: 0 (1), 1 (1)",
+        ),
         (Config(probe=ProbePolicy(mode=Mode.RECONNECT, stale_after_s=2.5)), "a death is noticed after at most 2.5 s"),
     ],
 )

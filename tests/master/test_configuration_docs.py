@@ -13,20 +13,27 @@ from lambdamu.address import Address
 from lambdamu.port import Network
 from master.config import BOUNDS, ORDERS, TABLES, BackendConfig, Config, Mode
 from master.config_file import ConfigError, parse
+from master.core.choice import Panic, Policy
 
 DOC = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
 COMPLETE, FAULTY = (text for kind, text in BLOCKS if kind == "toml")
 TYPES = {
     float: "number",
+    float | None: "number",
     int: "whole number",
     int | None: "whole number",
     str: "text",
     Mode: "text",
+    Policy: "text",
+    Panic: "text",
     Address: "address",
     tuple[Address, ...]: "array of addresses",
     tuple[Network, ...]: "array of networks",
 }
+
+
+ABSENT = {("backend", "capacity"): "no limit", ("choice", "session_s"): "learned"}
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -41,12 +48,12 @@ def documented(name: str) -> dict[str, list[str]]:
     return {key.strip("`"): rest for key, *rest in rows(heading)}
 
 
-def written(value: Any) -> str:
+def written(value: Any, absent: str = "") -> str:
     match value:
         case attrs.NOTHING:
             return "required"
         case None:
-            return "no limit"
+            return absent
         case ():
             return "`[]`"
         case str() | Address():
@@ -70,13 +77,15 @@ FIELDS = [(name, field) for name, cls in TABLES.items() for field in attrs.field
 @pytest.mark.parametrize(("name", "field"), FIELDS, ids=lambda value: getattr(value, "name", value))
 def test_type_default_and_bounds_are_those_of_the_code(name: str, field: Any) -> None:
     kind, default, allowed, _ = documented(name)[field.name]
-    assert kind == TYPES[get_type_hints(TABLES[name])[field.name]] + unit(field.name)
-    assert default == ("host:port" if (name, field.name) == ("backend", "name") else written(field.default))
+    hint = get_type_hints(TABLES[name])[field.name]
+    assert kind == TYPES[hint] + unit(field.name)
+    absent = ABSENT.get((name, field.name), "")
+    assert default == ("host:port" if (name, field.name) == ("backend", "name") else written(field.default, absent))
     bounds = BOUNDS[TABLES[name]].get(field.name)
     if bounds is not None:
         assert allowed == str(bounds)
-    elif field.name == "mode":
-        assert allowed == " or ".join(written(mode.value) for mode in Mode)
+    elif hint in (Mode, Policy, Panic):
+        assert allowed == " or ".join(written(word.value) for word in hint)
     else:
         assert allowed in (f"see [{field.name}](#{field.name})", f"see [{field.name}s](#{field.name}s)")
 
@@ -98,7 +107,8 @@ def test_the_complete_file_is_right_holds_every_key_and_shows_the_defaults() -> 
     assert isinstance(config.backends[0], BackendConfig)
     for name, cls in TABLES.items():
         (section,) = re.findall(rf"^\[+{name}\]+\n(.*?)(?=^\[|\Z)", COMPLETE, re.MULTILINE | re.DOTALL)[:1]
-        assert re.findall(r"^(\w+) = ", section, re.MULTILINE) == [field.name for field in attrs.fields(cls)]
+        keys = re.findall(r"^(?:# )?(\w+) = ", section, re.MULTILINE)
+        assert sorted(keys) == sorted(field.name for field in attrs.fields(cls))
 
 
 def test_the_faulty_file_gets_the_lines_that_stand_there() -> None:

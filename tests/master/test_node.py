@@ -84,6 +84,12 @@ async def test_asks_connections_and_probes_are_counted_exactly() -> None:
         assert sample(registry, "lambdamu_backend_users", backend="b0") == 12
         assert sample(registry, "lambdamu_backend_reservations", backend="b0") == 5
         assert (sample(registry, "lambdamu_choice_entries") or 0) >= 1
+        chosen = [sample(registry, "lambdamu_choices_total", why=why) or 0 for why in ("best", "earliest")]
+        assert sum(chosen) == 5
+        assert sample(registry, "lambdamu_choices_total", why="first_round") == 0
+        assert sample(registry, "lambdamu_failed_together_total") == 0
+        assert (sample(registry, "lambdamu_session_seconds") or 0) > 0
+        assert sample(registry, "lambdamu_carries_biggest") == 0
 
 
 async def test_one_too_many_is_counted_and_told() -> None:
@@ -154,6 +160,24 @@ async def test_whether_anybody_lives_is_logged_on_a_change_and_once_a_minute_whi
         await trio.sleep(30)
         assert [entry["event"] for entry in capture.entries][-2:] == ["live_backend", "no_live_backend"]
         nursery.cancel_scope.cancel()
+
+
+async def test_when_all_fail_together_the_log_and_a_metric_say_so(autojump_clock: object) -> None:
+    log, capture = capturing_log()
+    members = tuple(BackendConfig(f"b{i}", "127.0.0.1", i + 1) for i in range(3))
+    node = Node(Config(MasterPolicy(listen=LOCAL), backends=members), rng=random.Random(1), log=log)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node._log_whether_anybody_lives)
+        await trio.sleep(1.0)
+        for member in node.pool:
+            node.pool.record_report(
+                trio.current_time(), random.Random(1), member.backend.name, 0, trio.current_time(), ("127.0.0.1", 1)
+            )
+        await trio.sleep(30)
+        assert sample(node.metrics.registry, "lambdamu_failed_together_total") == 1
+        nursery.cancel_scope.cancel()
+    assert [entry["event"] for entry in capture.entries] == ["live_backend", "no_live_backend"]
+    assert capture.entries[-1]["own_network_suspected"] is True
 
 
 async def test_a_pool_that_comes_and_goes_fills_no_log(autojump_clock: object) -> None:

@@ -88,6 +88,27 @@ def test_a_lua_client_may_send_its_wants_as_a_map_and_its_texts_as_bytes() -> No
     assert ask(make_master(1)[0], {b"Want": {1: b"Name", 2: b"TTL"}})["Data"].keys() == {"IP", "Port", "Name", "TTL"}
 
 
+def test_a_client_is_sent_to_its_zone() -> None:
+    rng = random.Random(1)
+    pool = Pool([Backend("b0", zone="a"), Backend("b1", zone="b")], HealthPolicy(), LoadPolicy())
+    for name, count in (("b0", 100), ("b1", 110)):
+        pool.record_report(0.0, rng, name, count, 0.0, ("10.0.0.1", 1))
+    master = Master(pool, AnswerPolicy(ttl_s=2.0, retry_after_s=2.0), rng, Answers())
+    for zone, name in (("b", "b1"), (b"a", "b0")):
+        assert ask(master, {"Zone": zone, "Want": ["Name"]})["Data"]["Name"] == name
+
+
+def test_before_the_first_round_of_probes_nobody_is_sent_anywhere() -> None:
+    rng, answers = random.Random(1), Answers()
+    pool = Pool([Backend("b0"), Backend("b1")], HealthPolicy(), LoadPolicy())
+    pool.record_report(0.0, rng, "b0", 5, 0.0, ("10.0.0.1", 1))
+    master = Master(pool, AnswerPolicy(ttl_s=2.0, retry_after_s=2.0), rng, answers)
+    assert ask(master)["Result"] == "NoServer"
+    pool.record_failure(0.0, "b1")
+    assert ask(master)["Result"] == "OK"
+    assert answers.results == [Result.NO_SERVER, Result.OK]
+
+
 def test_each_family_is_told_its_own_address() -> None:
     master, _ = make_master(1, advertise=(("203.0.113.7", 1), ("2001:db8::7", 2)))
     assert ask(master, peer=V4)["Data"] == {"IP": "203.0.113.7", "Port": 1}

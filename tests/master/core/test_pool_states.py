@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 from hypothesis import settings
@@ -9,11 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from master.core.backend import Backend
+from master.core.choice import ChoicePolicy
 from master.core.health import HealthPolicy
 from master.core.load import LoadPolicy
 from master.core.pool import Ask, Assignment, Pool, State
 
 STALE_S = 3.0
+PLAIN = ChoicePolicy(join_cap=math.inf, first_round_s=0.0)
 CONNECT_S = 2.0
 RESERVATION_S = 5.0
 NAMES = st.sampled_from(["b0", "b1", "b2", "b3"])
@@ -62,7 +65,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.rng = random.Random(seed)
         backends = [Backend(f"b{i}", weights[i], capacities[i]) for i in range(4)]
         self.known = {backend.name: Known(backend, rise, fall) for backend in backends}
-        self.pool = Pool(backends, HealthPolicy(rise, fall, STALE_S), LoadPolicy(CONNECT_S, RESERVATION_S))
+        self.pool = Pool(backends, HealthPolicy(rise, fall, STALE_S), LoadPolicy(CONNECT_S, RESERVATION_S), PLAIN)
 
     @rule(seconds=st.sampled_from([0.0, 0.1, 0.9, 2.0, 2.9, 3.1, 6.0]))
     def time_passes(self, seconds: float) -> None:

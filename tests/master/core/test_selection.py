@@ -1,106 +1,128 @@
-"""The choice of the least loaded."""
+"""The two heaps of a group, and the levels."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.core.selection import LeastLoaded
+from master.core.selection import Candidate, Group, Level
 
 
-class Item:
+class Item(Candidate):
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.usable = True
+        super().__init__()
+        self.name, self.turn = name, 0.0
 
     def __repr__(self) -> str:
         return self.name
 
 
-def choice() -> LeastLoaded[Item]:
-    return LeastLoaded(lambda item, _now: item.usable)
+STAMPS = iter(range(1, 10**9))
+
+
+def put(group: Group[Item], item: Item, key: float, turn: float = 0.0) -> None:
+    item.key, item.turn, item.tie, item.stamp = key, turn, random.random(), next(STAMPS)
+    group.park((turn, item.tie, item.stamp, item))
 
 
 def test_nothing_to_choose_from_is_an_answer() -> None:
-    assert choice().best(0.0) is None
+    group = Group[Item](0)
+    assert group.best(1e9) is None
+    assert group.earliest() is None
 
 
-def test_the_least_loaded_is_chosen_by_its_last_rank() -> None:
-    rng, chooser, a, b = random.Random(1), choice(), Item("a"), Item("b")
-    chooser.rank(a, 1.0, rng)
-    chooser.rank(b, 2.0, rng)
-    assert chooser.best(0.0) is a
-    chooser.rank(a, 3.0, rng)
-    assert chooser.best(0.0) is b
-    chooser.rank(b, 3.5, rng)
-    assert chooser.best(0.0) is a
+def test_who_is_parked_is_chosen_only_from_its_turn_on() -> None:
+    group, a, b = Group[Item](2), Item("a"), Item("b")
+    put(group, a, key=1.0, turn=5.0)
+    put(group, b, key=2.0, turn=0.0)
+    assert group.best(4.9) is b
+    assert group.best(5.0) is a
 
 
-def test_what_cannot_be_used_is_out_until_it_is_ranked_again() -> None:
-    rng, chooser, a, b = random.Random(1), choice(), Item("a"), Item("b")
-    chooser.rank(a, 1.0, rng)
-    chooser.rank(b, 2.0, rng)
-    a.usable = False
-    assert chooser.best(0.0) is b
-    a.usable = True
-    assert chooser.best(0.0) is b
-    chooser.rank(a, 1.0, rng)
-    assert chooser.best(0.0) is a
-
-
-def test_equal_loads_are_shared_out_by_chance() -> None:
-    first = Counter[str]()
-    for seed in range(1000):
-        rng, chooser = random.Random(seed), choice()
-        for name in "abcde":
-            chooser.rank(Item(name), 0.0, rng)
-        best = chooser.best(0.0)
-        assert best is not None
-        first[best.name] += 1
-    assert all(150 < count < 250 for count in first.values()), first
-
-
-def test_the_next_best_come_in_order_and_stay() -> None:
-    rng, chooser = random.Random(1), choice()
-    items = [Item(name) for name in "abcd"]
-    for load, item in enumerate(items):
-        chooser.rank(item, load, rng)
-    items[1].usable = False
-    assert chooser.next_best(0.0, 5) == [items[2], items[3]]
-    assert chooser.next_best(0.0, 1) == [items[2]]
-    assert chooser.best(0.0) is items[0]
+def test_the_last_entry_counts_and_who_has_left_is_passed_over() -> None:
+    group, a, b = Group[Item](2), Item("a"), Item("b")
+    put(group, a, key=1.0)
+    put(group, b, key=2.0)
+    put(group, a, key=3.0)
+    assert group.best(0.0) is b
+    b.stamp = 0
+    assert group.best(0.0) is a
+    a.stamp = 0
+    assert group.best(0.0) is group.earliest() is None
 
 
 def test_outdated_entries_do_not_pile_up() -> None:
-    rng, chooser = random.Random(1), choice()
-    items = [Item(str(i)) for i in range(10)]
+    group, items = Group[Item](10), [Item(str(i)) for i in range(10)]
     for i in range(10_000):
-        chooser.rank(items[i % 10], float(i), rng)
-        assert len(chooser) <= 2 * 10 + 64
-    assert chooser.best(0.0) is items[0]
+        put(group, items[i % 10], key=float(i), turn=float(i))
+        if i % 3 == 0:
+            group.best(float(i))
+        assert len(group) <= 2 * 10 + 64
 
 
 @given(
-    ranks=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), max_size=200),
-    out=st.sets(st.integers(0, 9)),
-    seed=st.integers(0, 2**32),
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5), st.integers(0, 5)), max_size=100),
+    st.sets(st.integers(0, 9)),
+    st.integers(0, 5),
 )
-def test_the_best_is_a_minimum_of_what_can_be_used(ranks: list[tuple[int, int]], out: set[int], seed: int) -> None:
-    rng, chooser = random.Random(seed), choice()
-    items = [Item(str(i)) for i in range(10)]
-    loads: dict[Item, int] = {}
-    for index, load in ranks:
-        chooser.rank(items[index], load, rng)
-        loads[items[index]] = load
+def test_the_best_is_the_lowest_key_of_the_open_and_the_earliest_the_lowest_turn_of_the_others(
+    puts: list[tuple[int, int, int]], out: set[int], expected: int
+) -> None:
+    group, items = Group[Item](10), [Item(str(i)) for i in range(10)]
+    for index, key, turn in puts:
+        put(group, items[index], float(key), float(turn))
     for index in out:
-        items[index].usable = False
-    usable = {item: load for item, load in loads.items() if item.usable}
-    best = chooser.best(0.0)
-    assert (best is None) == (not usable)
-    if best is not None:
-        assert usable[best] == min(usable.values())
-    order = [usable[item] for item in chooser.next_best(0.0, 20)]
-    assert order == sorted(usable.values())[1:]
+        items[index].stamp = 0
+    listed = [item for item in items if item.stamp]
+    ready = sorted(item.key for item in listed if item.turn <= expected)
+    parked = sorted(item.turn for item in listed if item.turn > expected)
+    best, earliest = group.best(expected), group.earliest()
+    assert (best.key if best else None) == (ready[0] if ready else None)
+    assert (earliest.turn if earliest else None) == (parked[0] if parked else None)
+    order = group.front(100)
+    assert [item.key for item in order[: len(ready)]] == ready
+    assert [item.turn for item in order[len(ready) :]] == parked
+    assert group.front(2) == order[:2]
+    if len(ready) > 1:
+        second = group.second()
+        assert second is not None
+        assert second.key == ready[1]
+    assert group.best(expected) is best
+
+
+def test_a_level_of_one_zone_needs_no_group_for_it() -> None:
+    level = Level[Item].of(["a", "a"])
+    assert level.zones == {}
+    assert len(level.groups("a")) == 1
+    level = Level[Item].of(["a", "b", "a"])
+    assert level.groups("a") == (level.every, level.zones["a"])
+    assert (level.every.size, level.zones["a"].size) == (3, 2)
+
+
+def test_no_zone_is_not_a_zone() -> None:
+    level = Level[Item].of(["", "a"])
+    assert level.zones.keys() == {"a"}
+    assert level.groups("") == (level.every,)
+
+
+def test_a_level_without_candidates_weighs_nothing() -> None:
+    level = Level[Item].of(["", "", ""])
+    for weight in (0.1, 0.2, 0.3):
+        level.enlisted(weight)
+    assert level.weights == pytest.approx(0.6)
+    for weight in (0.1, 0.2, 0.3):
+        level.left(weight)
+    assert level.weights == 0.0
+
+
+def test_who_comes_after_a_crowd_was_let_through_does_not_come_before_all_others() -> None:
+    level = Level[Item].of(["", ""])
+    assert level.first_turn(7.0) == 7.0
+    item = Item("a")
+    put(level.every, item, key=0.0, turn=500.0)
+    assert level.first_turn(7.0) == 500.0
+    put(level.every, item, key=0.0, turn=3.0)
+    assert level.first_turn(7.0) == 7.0

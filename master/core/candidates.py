@@ -1,0 +1,142 @@
+"""The candidates by level and zone: who may be chosen, who is chosen, and what being chosen changes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from master.core.answers import Reason
+from master.core.backend import Backend
+from master.core.choice import ChoicePolicy, Policy
+from master.core.load import SessionClock
+from master.core.member import Member
+from master.core.orders import ORDERS, least_load, reported_load
+from master.core.selection import Group, Level
+
+Found = tuple[Member, Reason]
+
+
+def make_levels(backends: Iterable[Backend]) -> dict[int, Level[Member]]:
+    """Return a level for each priority, the first one first."""
+    zones: dict[int, list[str]] = {}
+    for backend in backends:
+        zones.setdefault(backend.priority, []).append(backend.zone)
+    return {priority: Level.of(zones[priority]) for priority in sorted(zones)}
+
+
+class Candidates:
+    """The members that may be chosen. `expected` is V, the asks expected since the start (`master.core.ask_rate`)."""
+
+    def __init__(self, policy: ChoicePolicy, levels: Iterable[Level[Member]], clock: SessionClock) -> None:
+        self._policy = policy
+        self._levels = tuple(levels)
+        self._clock = clock
+        self._by_load = policy.policy is Policy.LEAST_LOAD
+        self._pairs = policy.policy is Policy.TWO_CHOICES
+        self._order = ORDERS[policy.policy]
+        self._stamp = 0
+        self._last_key = 0.0
+        self._passed: Member | None = None
+        """Of two that were drawn, the one that was not chosen."""
+
+    def __len__(self) -> int:
+        """How many entries the heaps hold, outdated ones included."""
+        return sum(map(len, self._levels))
+
+    def enter(self, member: Member, now: float, expected: float, rng: random.Random | None = None) -> None:
+        """Give a member its place by what is known of it now; it may be a candidate already."""
+        if not member.stamp:
+            member.level.enlisted(member.backend.weight)
+            member.key = max(member.key, self._last_key)
+            member.permits.turn = max(member.permits.turn, member.level.first_turn(expected))
+        elif member.permits.grows:
+            member.permits.grow(now, expected, member.level.first_turn(expected))
+        if rng is not None:
+            member.tie = rng.random()
+        if self._by_load:
+            member.key = least_load(member, self._clock.at(now))
+        self._put(member, expected)
+
+    def leave(self, member: Member) -> None:
+        """Hear that a member may not be chosen any more."""
+        if member.stamp:
+            member.stamp = 0
+            member.level.left(member.backend.weight)
+
+    def find(self, now: float, expected: float, zone: str) -> Found | None:
+        """Return who is to be chosen for a client in `zone`, and why; None when there is no candidate."""
+        for level in self._levels:
+            best = self._draw(level.every, expected) if self._pairs else level.every.best(expected)
+            if best is not None:
+                if zone and zone in level.zones:
+                    return self._near(level, best, now, expected, zone)
+                return best, Reason.BEST
+            # The cap yields, not the client; and to the one that is due first: the least loaded is mostly the one that
+            # has just come back, and would get everybody.
+            earliest = level.every.earliest()
+            if earliest is not None:
+                return earliest, Reason.EARLIEST
+        return None
+
+    def take(self, member: Member, now: float, expected: float, rng: random.Random) -> None:
+        """Give a client to `member`, whom `find` has just returned."""
+        x = self._clock.at(now)
+        member.reservations.add(now, x)
+        member.permits.take(now, expected, member.level.weights)
+        if not self._by_load:
+            self._last_key = max(self._last_key, member.key)
+        self._move(member, x, expected, rng)
+        if self._pairs and self._passed is not None:
+            self._move(self._passed, x, expected, rng)
+
+    def others(self, member: Member, count: int) -> list[Member]:
+        """Return up to `count` other candidates, best first; meant for a few of them."""
+        found: list[Member] = []
+        for level in self._levels:
+            if len(found) < count:
+                front = level.every.front(count - len(found) + 1)
+                found += [other for other in front if other is not member]
+        return found[:count]
+
+    def _near(self, level: Level[Member], best: Member, now: float, expected: float, zone: str) -> Found:
+        passed = self._passed
+        home = self._draw(level.zones[zone], expected)
+        if home is best or (home is not None and self._close(home, best, now)):
+            return home, Reason.IN_ZONE
+        self._passed = passed
+        return best, Reason.SPILLED
+
+    def _close(self, home: Member, best: Member, now: float) -> bool:
+        """Whether the load of `home` is not too much higher; one client more never is."""
+        allowed = best.load(now) * (1 + self._policy.zone_slack) + 1 / home.backend.weight
+        return home.load(now) <= allowed
+
+    def _draw(self, group: Group[Member], expected: float) -> Member | None:
+        """Return the open member of a group that the policy chooses."""
+        self._passed = None
+        first = group.best(expected)
+        if first is None or not self._pairs:
+            return first
+        second = group.second()
+        if second is None or reported_load(first) <= reported_load(second):
+            self._passed = second
+            return first
+        self._passed = first
+        return second
+
+    def _move(self, member: Member, x: float, expected: float, rng: random.Random) -> None:
+        member.key = self._order(member, x, rng)
+        member.tie = rng.random()
+        self._put(member, expected)
+
+    def _put(self, member: Member, expected: float) -> None:
+        self._stamp = member.stamp = self._stamp + 1
+        turn = member.permits.turn
+        if turn > expected:
+            entry = (turn, member.tie, self._stamp, member)
+            for group in member.groups:
+                group.park(entry)
+        else:
+            entry = (member.key, member.tie, self._stamp, member)
+            for group in member.groups:
+                group.add(entry)
