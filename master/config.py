@@ -93,6 +93,24 @@ class ChoiceConfig:
 
 
 @attrs.frozen
+class BreakerConfig:
+    """When a backend that clients cannot use is left alone, and for how long."""
+
+    networks: int = 3
+    """Clients of so many networks, /24 or /48, must say that they could not use it."""
+    window_s: float = 30.0
+    """They must say so within this."""
+    max_ejected_share: float = 0.3
+    """At most this part of the backends is out for it at once, and never the last one; 0: none ever."""
+    together_share: float = 0.5
+    """When more than this part is accused at once the fault lies elsewhere, and none is out for `window_s`."""
+    open_s: float = 30.0
+    """It is out for so long at first, then one client is sent there to try."""
+    max_open_s: float = 300.0
+    """Each time it fails again it is out for twice as long, up to this."""
+
+
+@attrs.frozen
 class BackendConfig:
     """One member of the pool. The file may leave `name` out; it is `host:port` then, or `[v6]:port`."""
 
@@ -119,6 +137,7 @@ class Config:
     limits: PortLimits = PortLimits()  # noqa: RUF009 - a frozen value
     probe: ProbePolicy = ProbePolicy()
     choice: ChoiceConfig = ChoiceConfig()
+    breaker: BreakerConfig = BreakerConfig()
     backends: tuple[BackendConfig, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -129,6 +148,7 @@ TABLES: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "limits": PortLimits,
         "probe": ProbePolicy,
         "choice": ChoiceConfig,
+        "breaker": BreakerConfig,
         "backend": BackendConfig,
     }
 )
@@ -198,6 +218,14 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "panic_threshold": Bounds(0, 1),
             "first_round_s": _SOON,
         },
+        BreakerConfig: {
+            "networks": Bounds(1, 1000),
+            "window_s": _DEADLINE,
+            "max_ejected_share": Bounds(0, 1),
+            "together_share": Bounds(0.01, 1),
+            "open_s": _DEADLINE,
+            "max_open_s": Bounds(0.01, 86400),
+        },
         BackendConfig: {
             "name": Bounds(1, 128),
             "port": Bounds(1, MAX_PORT),
@@ -238,6 +266,7 @@ ORDERS: Final[Mapping[type[Any], Sequence[Order]]] = MappingProxyType(
             Order(("interval_s", "timeout_s"), "stale_after_s"),
             Order(("interval_s",), "renew_s"),
         ),
+        BreakerConfig: (Order(("open_s",), "max_open_s"),),
     }
 )
 

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from lambdamu.errors import LinkError
 from lambdamu.messages import Code, LinkFault, Result
 from lambdamu.tcp_server import Ending
+from master.core.ejection import Verdict
 from master.core.pool import Pool, State
 
 _FATAL: Final = (Code.LIMIT, Code.NOT_MESSAGE_PACK, Code.BAD_MESSAGE)
@@ -27,6 +28,7 @@ class Metrics(Collector):
 
     def __init__(self, names: Iterable[str], connections_limit: int) -> None:
         self.asks = dict.fromkeys(Result, 0)
+        self.accusations = dict.fromkeys(Verdict, 0)
         self.open = 0
         self.connections_limit = connections_limit
         self.endings = dict.fromkeys(Ending, 0)
@@ -64,6 +66,7 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Give everything; inside trio, since ages are reckoned by its clock."""
         yield _by("asks", "Asks answered.", "result", self.asks)
+        yield _by("accusations", "Backends that clients could not use.", "verdict", self.accusations)
         yield GaugeMetricFamily("lambdamu_connections", "Connections open now.", self.open)
         yield GaugeMetricFamily("lambdamu_connections_limit", "Connections that may be open.", self.connections_limit)
         yield _by("connections_ended", "Connections ended.", "how", self.endings)
@@ -104,4 +107,6 @@ def _pool(pool: Pool, now: float) -> Iterator[Metric]:
     yield _total("failed_together", "Times all backends failed together.", pool.roll.suspicions)
     yield GaugeMetricFamily("lambdamu_session_seconds", "Mean session time by which load fades.", pool.clock.mean_s)
     yield GaugeMetricFamily("lambdamu_carries_biggest", "Whether users fit without the biggest.", pool.spare(now).fits)
+    yield GaugeMetricFamily("lambdamu_ejected", "Backends out because clients say so.", len(pool.ejections.out(now)))
+    yield GaugeMetricFamily("lambdamu_sendings", "Clients of whom it is kept where they went.", len(pool.ejections))
     yield GaugeMetricFamily("lambdamu_choice_entries", "Entries in the heap of candidates.", pool.entries)

@@ -28,6 +28,7 @@ from lambdamu.timer import Timer
 from master.config import BackendConfig, ChoiceConfig, Config
 from master.core.backend import Backend
 from master.core.choice import ChoicePolicy
+from master.core.ejection import EjectionPolicy, Verdict
 from master.core.health import HealthPolicy
 from master.core.load import LoadPolicy
 from master.core.pool import Pool, State
@@ -47,6 +48,9 @@ _RESOURCES_LOG_S: Final = 10.0
 _CHANGES_AT_ONCE: Final = 6
 _CHANGE_LOG_S: Final = 10.0
 """A backend that comes and goes all the time is logged once in this time, with the count of what was left out."""
+
+_TOLD_VERDICTS: Final = frozenset(Verdict) - {Verdict.NOT_SENT, Verdict.COUNTED, Verdict.ALREADY_OUT}
+"""What clients say is logged where something comes of it, or would but for a rule."""
 
 Logger = structlog.typing.FilteringBoundLogger
 
@@ -148,12 +152,21 @@ class Node(LogicalMachine):
 
 def make_pool(config: Config) -> Pool:
     """Return the pool that a configuration describes; nothing is known of its members yet."""
-    probe, master, choice = config.probe, config.master, config.choice
+    probe, master, choice, breaker = config.probe, config.master, config.choice, config.breaker
     return Pool(
         map(make_backend, config.backends),
         HealthPolicy(rise=probe.rise, fall=probe.fall, stale_after_s=probe.stale_after_s),
         LoadPolicy(master.connect_s, master.reservation_s, session_s=choice.session_s, masters=choice.masters),
         make_choice(choice),
+        EjectionPolicy(
+            reservation_s=master.reservation_s,
+            window_s=breaker.window_s,
+            networks=breaker.networks,
+            max_ejected_share=breaker.max_ejected_share,
+            together_share=breaker.together_share,
+            open_s=breaker.open_s,
+            max_open_s=breaker.max_open_s,
+        ),
     )
 
 
@@ -198,11 +211,17 @@ class Observer(PortObserver, ProbeObserver):
         self._metrics = metrics
         self._log = log
         self._resources = Throttle(_RESOURCES_LOG_S)
+        self._accused = Throttle(_CHANGE_LOG_S, _CHANGES_AT_ONCE)
         self._throttles: dict[str, Throttle] = {}
         self._unsaid: dict[str, _Change] = {}
 
     def answered(self, result: Result) -> None:
         self._metrics.asks[result] += 1
+
+    def accused(self, name: str, verdict: Verdict) -> None:
+        self._metrics.accusations[verdict] += 1
+        if verdict in _TOLD_VERDICTS and self._accused.let_through(trio.current_time()) is not None:
+            self._log.warning("backend_accused", backend=name, verdict=verdict.value)
 
     def opened(self) -> None:
         self._metrics.open += 1

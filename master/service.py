@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -23,8 +24,9 @@ from lambdamu.messages import (
     as_text,
     error,
 )
-from lambdamu.objects import LMObject, Peer, Quick, Reply
+from lambdamu.objects import LMObject, Peer, Quick, Reply, unmapped
 from master.core.backend import FAMILIES, Endpoint, Family
+from master.core.ejection import Verdict
 from master.core.pool import Ask, Assignment, Place, Pool
 
 _ALTERNATES: Final = 2
@@ -37,9 +39,12 @@ _EXTRAS: Final = frozenset({"Name", "Alternates", "TTL", "Turn"})
 
 
 class AskObserver(Protocol):
-    """Hears how each ask was answered."""
+    """Hears how each ask was answered, and what clients say of backends."""
 
     def answered(self, result: Result) -> None: ...
+
+    def accused(self, name: str, verdict: Verdict) -> None:
+        """A client that was sent to the backend `name` says that it could not use it."""
 
 
 @attrs.frozen
@@ -68,7 +73,7 @@ class Master(LMObject):
     def do_send_server(self, message: Message, now: float, peer: Peer) -> Reply:
         """Return the live backend with the most room; to a plain ask, its address and nothing else."""
         wants: frozenset[str] = frozenset()
-        zone = ""
+        zone, client = "", None
         if message.data is not None:
             try:
                 data = read_ask(message.data)
@@ -79,11 +84,20 @@ class Master(LMObject):
                     Result.CLOSED, {"Reason": Reason.LEFT, "RetryAfter": None, "Text": "the client has left"}
                 )
             wants, zone = data["Want"], data.get("Zone", "")
-        ask = Ask(peer.family, _ALTERNATES if "Alternates" in wants else 0, zone)
+            client = hash_of(data["Client"]) if data.get("Client") else None
+            if client is not None:
+                self._hear(now, client, peer, data.get("Failed", []))
+        ask = Ask(peer.family, _ALTERNATES if "Alternates" in wants else 0, zone, client)
         assignment = self._pool.assign(now, self._rng, ask)
         if isinstance(assignment, Assignment):
             return self._answer(Result.OK, self._ok(assignment, wants))
         return self._answer(Result.NO_SERVER, {"RetryAfter": self._retry_after()})
+
+    def _hear(self, now: float, client: str, peer: Peer, failures: list[tuple[str, int, str]]) -> None:
+        """Take in where a client could not connect. A backend that said that it is full works."""
+        failed = [(unmapped(ip), port) for ip, port, why in failures if why != Code.FULL]
+        for name, verdict in self._pool.hear(now, self._rng, client, peer.host, failed):
+            self._observer.accused(name, verdict)
 
     def prepare(self, message: Message) -> Quick | None:
         """Return what answers a plain ask: the choice is made each time, its bytes are packed once for each address."""
@@ -123,6 +137,11 @@ class Master(LMObject):
     def _retry_after(self) -> float:
         """Return seconds, jittered, so that those who were turned away together do not come back together."""
         return self._policy.retry_after_s * self._rng.uniform(0.5, 1.5)
+
+
+def hash_of(client: str) -> str:
+    """Return what a client is known by here: its id is a secret, it is neither kept nor shown."""
+    return hashlib.blake2b(client.encode(), digest_size=16).hexdigest()
 
 
 def _address(place: Place) -> dict[str, Any]:

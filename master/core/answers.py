@@ -34,6 +34,8 @@ class Reason(StrEnum):
     """Chosen: the first of all; in the zone of the client there is none, or the load there is too high."""
     EARLIEST = "earliest"
     """Chosen: all have been given as many as they may be; this one was due first."""
+    AGAIN = "again"
+    """Chosen: the client was sent there a moment ago, and asks again."""
     LAST_KNOWN = "last_known"
     """Chosen: too few work, so the last good reports are taken for true."""
 
@@ -67,6 +69,7 @@ OUTCOMES: Final = (
     Reason.IN_ZONE,
     Reason.SPILLED,
     Reason.EARLIEST,
+    Reason.AGAIN,
     Reason.LAST_KNOWN,
     Reason.FIRST_ROUND,
     Reason.PANIC,
@@ -77,11 +80,15 @@ OUTCOMES: Final = (
 
 @attrs.frozen
 class Ask:
-    """What a client asked for: the family it came by, how many alternates it wants, and the zone it is in, if any."""
+    """What a client asked for: the family it came by, how many alternates it wants, the zone it is in, if any.
+
+    `client`: a hash of its id, if it gave one; with the same one it is sent to the same place again for a while.
+    """
 
     family: Family = 4
     alternates: int = 0
     zone: str = ""
+    client: str | None = None
 
 
 @attrs.frozen

@@ -4,14 +4,7 @@ A probe goes from the master to a backend; a client comes another way. So client
 clients of enough networks say it of one backend, it is ejected: nobody is sent there until its breaker lets one go on
 trial. What strangers say must never empty the pool, so every rule here stands in the way of an ejection.
 
-The pool calls it so, with `client` a hash of the client's id, or None for a client that gave none:
-
-    for name in the backends that the ask says failed:
-        ejections.report(now, rng, client, peer.host, name, len(pool), carries)
-    name = ejections.sent_to(now, client)       # still good: the same answer, and no second reservation
-    ...                                         # otherwise choose; a backend is out while barred_s(now, name) > 0
-    ejections.sent(now, rng, name, client, alternates)
-    ejections.keep(names)                       # when backends have left the pool
+The pool has one, with `client` a hash of the client's id, or None for a client that gave none.
 
 A plain ask costs one look at `idle`: where that holds, nobody is barred, and of a client without an id `sent` has
 nothing to note.
@@ -138,6 +131,14 @@ class Sendings:
         sending = self._by_client.get(client)
         return None if sending is None else sending.name
 
+    def places(self, now: float, client: str) -> tuple[str, ...]:
+        """Return where a client was sent to last, alternates included, without those it failed at."""
+        self._forget(now)
+        sending = self._by_client.get(client)
+        if sending is None:
+            return ()
+        return sending.alternates if sending.name is None else (sending.name, *sending.alternates)
+
     def claim(self, now: float, client: str, name: str) -> bool:
         """Return whether a client was sent to `name`, as the best or as an alternate; true once for each sending."""
         self._forget(now)
@@ -180,6 +181,10 @@ class Ejections:
         """Those whose breaker is not closed, each with the trial that is out."""
         self._nobody_until = -math.inf
 
+    def __len__(self) -> int:
+        """Of how many clients it is known where they were sent: `records` at most."""
+        return len(self._sendings)
+
     @property
     def idle(self) -> bool:
         """Whether nobody is out: then a plain ask need not call anything here."""
@@ -207,6 +212,7 @@ class Ejections:
         """Note where a client is sent. The first one that is sent to a backend whose time is over is its trial."""
         if client is not None:
             self._sendings.note(now, client, name, tuple(alternates))
+        self._settle(now)
         if name in self._out and self.barred_s(now, name) == 0.0 and now >= self._nobody_until:
             permit = self._breakers[name].acquire(now, rng)
             if isinstance(permit, Permit):
@@ -215,6 +221,10 @@ class Ejections:
     def sent_to(self, now: float, client: str) -> str | None:
         """Return the backend that a client was sent to within reservation_s, unless it has said that it failed."""
         return self._sendings.of(now, client)
+
+    def places(self, now: float, client: str) -> tuple[str, ...]:
+        """Return the backends that a client may complain of: it was told of them within reservation_s."""
+        return self._sendings.places(now, client)
 
     def report(
         self, now: float, rng: random.Random, client: str | None, host: str, name: str, backends: int, carries: Carries

@@ -36,8 +36,8 @@ class Member(Candidate):
     """The address that gave the report."""
     told: dict[Family, Endpoint] = attrs.field(factory=dict)
     """Where a client of each family is sent."""
-    ejected: bool = False
-    """Whether clients say that it does not work, whatever the probes find."""
+    barred_until: float = -math.inf
+    """It is ejected until then: clients say that it does not work, whatever the probes find."""
     heard: bool = False
     """Whether a probe has ended since the start, well or badly."""
     serving: bool = False
@@ -84,7 +84,7 @@ class Member(Candidate):
             return State.LOST
         if self.report.age(now) > self.health.policy.stale_after_s:
             return State.STALE
-        if self.ejected:
+        if now < self.barred_until:
             return State.EJECTED
         if self.backend.weight == 0:
             return State.NO_WEIGHT
@@ -98,11 +98,13 @@ class Member(Candidate):
 
     def was_good(self, now: float) -> bool:
         """Whether it may be a candidate where its last good report is taken for true."""
-        return self.report is not None and not self.ejected and self.backend.weight > 0 and self.free(now) != 0
+        return self.report is not None and now >= self.barred_until and self.backend.weight > 0 and self.free(now) != 0
 
     def next_look(self) -> float:
         """Return when its standing may change by time alone."""
         expiry = self.reservations.next_expiry()
+        if self.barred_until > -math.inf:
+            expiry = min(expiry, self.barred_until)
         if not self.serving or self.report is None:
             return expiry
         return min(expiry, self.report.asked_at + self.health.policy.stale_after_s)

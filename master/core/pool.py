@@ -6,29 +6,27 @@ one monotonic clock, and `rng` breaks ties.
 
 from __future__ import annotations
 
-import heapq
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from functools import partial
 
 from master.core.answers import OUTCOMES, Ask, Assignment, Explanation, Place, Reason, Refused, Spare, State
 from master.core.ask_rate import AskRate
 from master.core.backend import Backend, Endpoint
-from master.core.candidates import Candidates, make_levels
+from master.core.candidates import Candidates, Found, make_levels
 from master.core.choice import ChoicePolicy
+from master.core.ejection import EjectionPolicy, Ejections, Verdict
 from master.core.explain import explain, set_scene
 from master.core.health import Health, HealthPolicy, Report
 from master.core.join_cap import Permits
 from master.core.load import LoadPolicy, Reservations, SessionClock, Spell
+from master.core.looks import Looks
 from master.core.member import WORKING, Member
 from master.core.roll import Roll
-from master.core.spare import find_spare
+from master.core.spare import carry_without, find_spare
 
 __all__ = ["Ask", "Assignment", "Explanation", "Member", "Place", "Pool", "Reason", "Refused", "Spare", "State"]
-
-_SPARE_LOOKS: Final = 64
-"""Times to look are swept when they are twice as many as the members and this many more."""
 
 
 class Pool:
@@ -40,10 +38,12 @@ class Pool:
         health: HealthPolicy,
         loads: LoadPolicy,
         choice: ChoicePolicy = ChoicePolicy(),  # noqa: B008 - a frozen value
+        ejection: EjectionPolicy = EjectionPolicy(),  # noqa: B008 - a frozen value
     ) -> None:
         backends = tuple(backends)
         self.clock = SessionClock(loads)
         self.roll = Roll(choice, len(backends), health.stale_after_s)
+        self.ejections = Ejections(ejection)
         self._asks = AskRate()
         levels = make_levels(backends)
         self._candidates = Candidates(choice, levels.values(), self.clock)
@@ -58,8 +58,7 @@ class Pool:
                 Spell(self.clock, reservations),
                 levels[backend.priority],
             )
-        self._looks: list[tuple[float, str]] = []
-        """When to look at whom again: a heap."""
+        self._looks = Looks(self._members)
         self._last_known = False
         self._answers = dict.fromkeys(OUTCOMES, 0)
 
@@ -92,13 +91,17 @@ class Pool:
         expected = self._count_ask(now)
         if self.roll.closed is not None:
             return self._refuse(self.roll.closed)
-        found = self._candidates.find(now, expected, ask.zone)
+        found = self._again(now, ask.client) or self._candidates.find(now, expected, ask.zone)
         if found is None:
             return self._refuse(Reason.NO_CANDIDATE)
         member, why = found
-        others = self._candidates.others(member, ask.alternates) if ask.alternates else ()
+        others = self._candidates.others(member, ask.alternates) if ask.alternates else []
         alternates = tuple(other.place(ask.family) for other in others)
-        self._take(member, now, expected, rng, why)
+        if why is Reason.AGAIN:
+            self._answers[why] += 1
+        else:
+            self._take(member, now, expected, rng, why)
+            self._note(member, now, rng, ask.client, others)
         return Assignment(member.place(ask.family), alternates, Reason.LAST_KNOWN if self._last_known else why)
 
     def pick(self, now: float, rng: random.Random) -> Member | None:
@@ -109,7 +112,25 @@ class Pool:
             self._refuse(self.roll.closed or Reason.NO_CANDIDATE)
             return None
         self._take(found[0], now, expected, rng, found[1])
+        if not self.ejections.idle:
+            self._note(found[0], now, rng, None, [])
         return found[0]
+
+    def hear(
+        self, now: float, rng: random.Random, client: str, host: str, failed: Iterable[Endpoint]
+    ) -> list[tuple[str, Verdict]]:
+        """Take in where a client says that it could not connect, from the address `host`: what came of each.
+
+        Only places it was sent to count; of others nothing is returned.
+        """
+        self._catch_up(now)
+        heard = []
+        for endpoint in failed:
+            known = map(self._members.get, self.ejections.places(now, client))
+            accused = next((member for member in known if member and endpoint in member.told.values()), None)
+            if accused is not None:
+                heard.append((accused.backend.name, self._accuse(accused, now, rng, client, host)))
+        return heard
 
     def explain(self, now: float, ask: Ask) -> list[Explanation]:
         """Return how each backend stands for `ask`, in the order of the pool; `assign` would do as it says."""
@@ -149,11 +170,11 @@ class Pool:
         member.health.lose()
         return self._judge(member, now)
 
-    def set_ejected(self, now: float, name: str, *, ejected: bool) -> State:
-        """Take out of choice what works by its probes and not by its clients, or let it in again."""
+    def bar(self, now: float, name: str, until: float) -> State:
+        """Take out of choice until then what works by its probes and not by its clients."""
         member = self._members[name]
         self._catch_up(now)
-        member.ejected = ejected
+        member.barred_until = until
         return self._judge(member, now)
 
     def works(self, now: float) -> bool:
@@ -169,7 +190,7 @@ class Pool:
     def _count_ask(self, now: float) -> float:
         """Return V, the asks expected so far."""
         asks = self._asks
-        if self._looks and self._looks[0][0] <= now:
+        if self._looks.next <= now:
             self._catch_up(now)
         if now >= asks.due:
             asks.bring_up(now)
@@ -191,7 +212,40 @@ class Pool:
         if member.backend.capacity is not None and member.free(now) == 0:
             self._candidates.leave(member)
         if now + member.reservations.policy.reservation_s < member.look_at:
-            self._watch(member, now)
+            self._looks.watch(member, now)
+
+    def _accuse(self, member: Member, now: float, rng: random.Random, client: str, host: str) -> Verdict:
+        before, name = self.ejections.out(now), member.backend.name
+        carries = partial(carry_without, self, now)
+        verdict = self.ejections.report(now, rng, client, host, name, len(self), carries)
+        for each in before | self.ejections.out(now):
+            self._heed(self._members[each], now)
+        return verdict
+
+    def _again(self, now: float, client: str | None) -> Found | None:
+        """Return where a client was sent a moment ago, when that is still good."""
+        name = self.ejections.sent_to(now, client) if client is not None else None
+        if name is None or name not in self._members:
+            return None
+        member = self._members[name]
+        # Full, it has a place all the same: the one that was reserved for it.
+        return (member, Reason.AGAIN) if member.state(now) in (State.READY, State.FULL) else None
+
+    def _note(
+        self, member: Member, now: float, rng: random.Random, client: str | None, others: Iterable[Member]
+    ) -> None:
+        """Note where a client is sent; one that is sent to an ejected backend is its trial, and nobody else is."""
+        self.ejections.sent(now, rng, member.backend.name, client, [other.backend.name for other in others])
+        if not self.ejections.idle:
+            self._heed(member, now)
+
+    def _heed(self, member: Member, now: float) -> None:
+        """Have a member stand as the clients' complaints of it demand."""
+        barred_s = self.ejections.barred_s(now, member.backend.name)
+        until = now + barred_s if barred_s else -math.inf
+        if until != member.barred_until:
+            member.barred_until = until
+            self._judge(member, now)
 
     def _probed(self, member: Member, now: float) -> State:
         if not member.heard:
@@ -203,11 +257,13 @@ class Pool:
     def _judge(self, member: Member, now: float) -> State:
         """Take in all that may have changed: whether it works, whether it may be chosen, and its place."""
         member.reservations.count(now)
+        if -math.inf < member.barred_until <= now:
+            member.barred_until = -math.inf
         state = member.state(now)
         if (state in WORKING) != member.serving:
             self._turn(member, now)
         self._place(member, state, now)
-        self._watch(member, now)
+        self._looks.watch(member, now)
         return state
 
     def _turn(self, member: Member, now: float) -> None:
@@ -234,28 +290,9 @@ class Pool:
         else:
             self._candidates.leave(member)
 
-    def _watch(self, member: Member, now: float) -> None:
-        """See to it that a member is judged when the next thing is due: later than now, or it would be without end."""
-        when = member.next_look()
-        if when >= member.look_at:
-            return
-        member.look_at = when = max(when, math.nextafter(now, math.inf))
-        heapq.heappush(self._looks, (when, member.backend.name))
-        if len(self._looks) > 2 * len(self._members) + _SPARE_LOOKS:
-            self._looks = [(at, name) for at, name in self._looks if self._members[name].look_at == at]
-            heapq.heapify(self._looks)
-
     def _catch_up(self, now: float) -> None:
-        """Take in what time has changed: reports that are stale, assignments that are forgotten."""
-        while self._looks and self._looks[0][0] <= now:
-            when, name = heapq.heappop(self._looks)
-            member = self._members[name]
-            if when != member.look_at:
-                continue
-            member.look_at = math.inf
-            if member.next_look() > now:  # mostly: there is a newer report by now
-                self._watch(member, now)
-            else:
-                self._judge(member, now)
+        """Take in what time has changed: reports that are stale, assignments that are forgotten, times out that end."""
+        for member in self._looks.due(now):
+            self._judge(member, now)
         if self.roll.closed is Reason.FIRST_ROUND:
             self.roll.look(now)

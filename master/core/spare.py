@@ -1,4 +1,4 @@
-"""N-1: whether the pool carries the loss of its biggest backend."""
+"""Whether the pool carries the loss of backends: of the biggest (N-1), or of those that would be ejected."""
 
 from __future__ import annotations
 
@@ -23,3 +23,14 @@ def find_spare(members: Iterable[Member], now: float) -> Spare:
     rest = [free for name, _, free in takers if name != biggest[0]]
     limits = [free for free in rest if free is not None]
     return Spare(biggest[0], biggest[1], sum(limits) if len(limits) == len(rest) else None)
+
+
+def carry_without(members: Iterable[Member], now: float, out: frozenset[str]) -> bool:
+    """Return whether others than `out` can take clients, and have the free places for the users of these."""
+    users, free = 0, []
+    for member in members:
+        if member.backend.name in out:
+            users += member.users(now)
+        elif member.serving and member.backend.weight > 0:
+            free.append(member.free(now))
+    return bool(free) and (None in free or sum(places or 0 for places in free) >= users)

@@ -217,7 +217,7 @@ def test_a_host_too_long_for_a_name_must_be_named() -> None:
         (table("probe", Interval_s=5), "[probe]: Interval_s: is not known; did you mean interval_s?"),
         (table("probe", port=5), "[probe]: port: is not known here; it belongs to [[backend]]"),
         ("interval_s = 1", "interval_s: is not known here; it belongs to [probe]"),
-        ("[breakers]", "[breakers]: is not known"),
+        ("[gatekeepers]", "[gatekeepers]: is not known"),
         ("[[backends]]", "[backends]: is not known; did you mean backend?"),
         ('"" = 1', '"": is not known'),
         ('"a\\nb" = 1', "a\\nb: is not known"),

@@ -11,6 +11,7 @@ from lambdamu.datapack import Decoder, encode
 from lambdamu.messages import Message, Result
 from lambdamu.objects import Peer
 from master.core.backend import Backend
+from master.core.ejection import Verdict
 from master.core.health import HealthPolicy
 from master.core.load import LoadPolicy
 from master.core.pool import Pool
@@ -22,9 +23,13 @@ V4, V6 = Peer("192.0.2.9", 5), Peer("2001:db8::9", 5)
 class Answers:
     def __init__(self) -> None:
         self.results: list[Result] = []
+        self.accused_of: list[tuple[str, Verdict]] = []
 
     def answered(self, result: Result) -> None:
         self.results.append(result)
+
+    def accused(self, name: str, verdict: Verdict) -> None:
+        self.accused_of.append((name, verdict))
 
 
 def make_master(*counts: int, **backend: Any) -> tuple[Master, Answers]:
@@ -202,3 +207,28 @@ def test_what_the_master_does_not_know_gets_an_error_of_the_same_name(command: s
     assert isinstance(reply, list)
     assert (reply[0].object, reply[0].command, reply[0].name) == ("Master", "Error", name)
     assert reply[0].data["Code"] == code
+
+
+def test_a_client_is_known_again_by_its_id_and_heard_on_where_it_was_sent() -> None:
+    master, answers = make_master(5, 5)
+    first = ask(master, {"Client": "ann"})["Data"]
+    assert ask(master, {"Client": "ann"})["Data"] == first
+    failed = {"IP": first["IP"], "Port": first["Port"], "Why": "refused"}
+    second = ask(master, {"Client": "ann", "Failed": [failed]})["Data"]
+    assert second != first
+    assert [verdict for _, verdict in answers.accused_of] == [Verdict.COUNTED]
+
+
+def test_a_backend_that_is_full_is_not_accused_and_nobody_without_an_id_is_heard() -> None:
+    master, answers = make_master(5, 5)
+    place = ask(master, {"Client": "ann"})["Data"]
+    failed = [{"IP": place["IP"], "Port": place["Port"], "Why": "Full"}]
+    ask(master, {"Client": "ann", "Failed": failed})
+    ask(master, {"Failed": [{"IP": place["IP"], "Port": place["Port"], "Why": "refused"}]})
+    assert answers.accused_of == []
+
+
+def test_the_id_of_a_client_is_kept_nowhere() -> None:
+    master, _ = make_master(5)
+    ask(master, {"Client": "a-very-secret-id"})
+    assert "a-very-secret-id" not in repr(vars(master._pool.ejections._sendings))

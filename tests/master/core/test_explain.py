@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -49,7 +50,7 @@ def test_every_state_and_place_has_its_word_and_the_load_its_parts() -> None:
     for _ in range(2):
         pool.record_failure(3.0, "down")
     pool.record_lost(3.0, "lost")
-    pool.set_ejected(3.0, "out", ejected=True)
+    pool.bar(3.0, "out", math.inf)
     assert pool.pick(3.5, rng) is pool["capped"]
     told = explain(pool, 4.0)
     assert {name: one.reason.value for name, one in told.items()} == {
@@ -126,7 +127,7 @@ class ExplainMachine(RuleBasedStateMachine):
         elif what == "failed":
             self.pool.record_failure(self.now, name)
         else:
-            self.pool.set_ejected(self.now, name, ejected=what == "ejected")
+            self.pool.bar(self.now, name, math.inf if what == "ejected" else -math.inf)
 
     @rule(times=st.integers(1, 5), zone=ZONES, alternates=st.integers(0, 2))
     def asks(self, times: int, zone: str, alternates: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -176,9 +177,9 @@ def test_a_refusal_says_why() -> None:
 def test_an_ejected_backend_is_out_until_it_is_let_in() -> None:
     bench = Bench(2)
     bench.report(0.0)
-    bench.pool.set_ejected(0.5, "b0", ejected=True)
+    bench.pool.bar(0.5, "b0", math.inf)
     assert {bench.ask(0.5)[0] for _ in range(10)} == {"b1"}
     bench.report(1.0)
     assert {bench.ask(1.0)[0] for _ in range(10)} == {"b1"}
-    bench.pool.set_ejected(1.5, "b0", ejected=False)
+    bench.pool.bar(1.5, "b0", -math.inf)
     assert "b0" in {bench.ask(1.5)[0] for _ in range(20)}
