@@ -15,13 +15,13 @@ import select
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 import trio
 
 _ROUNDING: Final = 1e-6
-"""A moment that lies on the grid but for the last bits is not moved to the next one."""
+"""A moment on the grid stays there, though the quotient differs from a whole number in its last bits."""
 _CALLS_A_TURN: Final = 64
 """After so many calls, a few milliseconds, the rest of the program has a turn."""
 
@@ -43,7 +43,7 @@ class Poller(Protocol):
     def watch(self, sock: socket.socket, call: Call, *, writes: bool) -> None:
         """Call whenever there is something to read, its end included, and with `writes` when there is room to write.
 
-        Again for the same socket: from now on so.
+        Again for the same socket: from now on so. A call may come in vain: for a socket that had the same number.
         """
 
     def forget(self, sock: socket.socket) -> None:
@@ -79,6 +79,8 @@ class EpollPoller:
 
     def at(self, moment: float, call: Call) -> None:
         step = math.ceil(moment / self.grid_s - _ROUNDING)
+        if step * self.grid_s < moment:
+            step += 1  # whoever is called a breath too early would take the call for an outdated one
         calls = self._moments.get(step)
         if calls is not None:
             calls.append(call)
@@ -124,7 +126,8 @@ class TrioPoller:
 
     def __init__(self) -> None:
         self._nursery: trio.Nursery | None = None
-        self._scopes: dict[int, trio.CancelScope] = {}
+        self._scopes: dict[int, list[trio.CancelScope]] = {}
+        """Of the tasks that wait for a socket, by descriptor."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as self._nursery:
@@ -136,12 +139,13 @@ class TrioPoller:
 
     def watch(self, sock: socket.socket, call: Call, *, writes: bool) -> None:
         self.forget(sock)
-        scope = self._scopes[sock.fileno()] = trio.CancelScope()
-        self._start(self._call_on, scope, sock, call, writes)
+        waits = [trio.lowlevel.wait_readable, trio.lowlevel.wait_writable] if writes else [trio.lowlevel.wait_readable]
+        scopes = self._scopes[sock.fileno()] = [trio.CancelScope() for _ in waits]
+        for scope, wait in zip(scopes, waits, strict=True):
+            self._start(self._call_on, scope, wait, sock, call)
 
     def forget(self, sock: socket.socket) -> None:
-        scope = self._scopes.pop(sock.fileno(), None)
-        if scope is not None:
+        for scope in self._scopes.pop(sock.fileno(), ()):
             scope.cancel()
 
     def _start(self, *task: object) -> None:
@@ -152,12 +156,15 @@ class TrioPoller:
         await trio.sleep_until(moment)
         call(trio.current_time())
 
-    async def _call_on(self, scope: trio.CancelScope, sock: socket.socket, call: Call, writes: bool) -> None:
-        wait = trio.lowlevel.wait_writable if writes else trio.lowlevel.wait_readable
+    async def _call_on(
+        self, scope: trio.CancelScope, wait: Callable[[socket.socket], Awaitable[None]], sock: socket.socket, call: Call
+    ) -> None:
         with scope:
-            while True:
+            # Who has been woken and is then forgotten, or forgets itself in the call, does not hear of it from trio.
+            while not scope.cancel_called:
                 await wait(sock)
-                call(trio.current_time())
+                if not scope.cancel_called:
+                    call(trio.current_time())
 
 
 def make_poller(grid_s: float) -> Poller:
