@@ -560,3 +560,30 @@ async def test_many_links_come_and_go_and_leave_no_descriptor(poller: Poller) ->
                 await begin(link)
                 await user.until(lambda count=count: len(user.told) == count)
             assert set(user.told) == {"broken: refused"}
+
+
+async def test_an_event_for_a_socket_whose_number_is_used_again_decides_nothing(poller: Poller) -> None:
+    with listener() as sock, deaf_listener() as deaf:
+        async with made(poller, *sock.getsockname()) as (first, user):
+            second = TCPLink(*sock.getsockname(), resolver=Resolver(), poller=poller)
+            third = TCPLink(*deaf.getsockname(), resolver=Resolver(), poller=poller)
+            second.user = third.user = heard = User(third)
+            now = trio.current_time()
+            assert first.open(now, now + PATIENCE_S)
+            assert second.open(now, now + PATIENCE_S)
+
+            def replace(told: str) -> None:
+                second.close()
+                assert not third.open(now, now + PATIENCE_S)
+
+            user.then = replace
+            peers = [sock.accept()[0] for _ in range(2)]
+            for peer in peers:
+                peer.send(b"a")  # both are ready in one turn
+            await user.is_told("received")
+            await pause()
+            assert heard.told in ([], ["received"])  # by the second, where it had its turn first
+            third.close()
+            for peer in peers:
+                peer.close()
+            first.close()

@@ -423,6 +423,7 @@ async def test_an_answer_nobody_asked_for_is_no_report_and_has_the_connection_re
     async with watched(mode=Mode.HOLD) as scene:
         await trio.sleep(1.0)
         await scene.backend.connections[-1].send_all(encode([Message("System", "Value", "UserCount", 77)]))
+        await scene.backend.connections[-1].send_all(encode([Message("Chat", "Value", "News", "hello")]))
         await trio.sleep(0.1)
         assert scene.pool["a"].users(trio.current_time()) == 5
         await trio.sleep(1.0)

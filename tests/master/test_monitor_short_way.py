@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import msgpack
 import trio
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lambdamu.address import Address
@@ -193,9 +193,12 @@ async def watch(answers: list[Answer], opens: list[str], mode: Mode, is_open: bo
     return log, sum(way.taken for way in ways.values())
 
 
+USUAL = Answer(msgpack.packb([TASK]), msgpack.packb([count_of(5)]))
+BEGUN_NEWS = msgpack.packb([NEWS]).removesuffix(msgpack.packb("hello"))
+
+
 def test_the_short_way_is_taken_by_most_answers() -> None:
-    answer = Answer(msgpack.packb([TASK]), msgpack.packb([count_of(5)]))
-    log, taken = run_virtual(watch, [answer], ["at once"], Mode.HOLD, True)
+    log, taken = run_virtual(watch, [USUAL], ["at once"], Mode.HOLD, True)
     reports = [entry for entry in log if entry[1] == "report"]
     assert 29 <= len(reports) <= 31
     assert taken == len(reports) - 2  # it is learnt once for a new connection, and once for an old one
@@ -247,6 +250,11 @@ plain = st.builds(Answer, auth=packed([TASK]), count=good_counts)
 opens = st.lists(st.sampled_from(["at once", "at once", "later", "refuses", "hangs"]), min_size=1, max_size=4)
 
 
+NEWS_LIKE_AN_ANSWER = Answer(USUAL.auth, BEGUN_NEWS + USUAL.count, cuts=(len(BEGUN_NEWS),))
+"""A usual answer stands where the rest of the news is due: it is what they say."""
+
+
+@example([USUAL, USUAL, USUAL, NEWS_LIKE_AN_ANSWER], ["at once"], Mode.HOLD)
 @settings(deadline=None, max_examples=60)
 @given(st.lists(plain | answers, min_size=1, max_size=8), opens, st.sampled_from(Mode))
 def test_the_short_way_changes_nothing(script: list[Answer], opens: list[str], mode: Mode) -> None:
