@@ -16,13 +16,13 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 import trio
 
 _ROUNDING: Final = 1e-6
-"""A moment that lies on the grid but for the last bits is not moved to the next one."""
+"""A moment on the grid stays there, though the quotient differs from a whole number in its last bits."""
 _SLICE_S: Final = 0.004
 """It works for about so long, then lets the rest of the program run."""
 _EVENTS: Final = 64
@@ -45,7 +45,7 @@ class Poller(Protocol):
     def watch(self, sock: socket.socket, call: Call, *, writes: bool) -> None:
         """Call whenever there is something to read, its end included, and with `writes` when there is room to write.
 
-        Again for the same socket: from now on so.
+        Again for the same socket: from now on so. A call may come in vain: for a socket that had the same number.
         """
 
     def forget(self, sock: socket.socket) -> None:
@@ -55,8 +55,9 @@ class Poller(Protocol):
 class EpollPoller:
     """For Linux: one epoll, nested in trio's."""
 
-    def __init__(self, grid_s: float) -> None:
+    def __init__(self, grid_s: float, slice_s: float = _SLICE_S) -> None:
         self.grid_s = grid_s
+        self._slice_s = slice_s
         self._epoll = select.epoll()
         self._calls: dict[int, Call] = {}
         """Who is called, by descriptor."""
@@ -81,6 +82,8 @@ class EpollPoller:
 
     def at(self, moment: float, call: Call) -> None:
         step = math.ceil(moment / self.grid_s - _ROUNDING)
+        if step * self.grid_s < moment:
+            step += 1  # whoever is called a breath too early would take the call for an outdated one
         calls = self._moments.get(step)
         if calls is not None:
             calls.append(call)
@@ -109,15 +112,17 @@ class EpollPoller:
 
     def _turn(self, now: float) -> None:
         """Call those for whom something has happened, and those whose moment has come, for a slice of time."""
-        end = time.perf_counter() + _SLICE_S
+        end = time.perf_counter() + self._slice_s
         for fd, _ in self._epoll.poll(0, _EVENTS):
             call = self._calls.get(fd)
             if call is not None:  # else it was forgotten in this turn
                 call(now)
         while self._order and self._order[0] * self.grid_s <= now:
             self._due += self._moments.pop(heapq.heappop(self._order))
-        while self._due and time.perf_counter() < end:
+        while self._due:
             self._due.popleft()(now)
+            if time.perf_counter() >= end:
+                return
 
 
 class TrioPoller:
@@ -127,7 +132,8 @@ class TrioPoller:
 
     def __init__(self) -> None:
         self._nursery: trio.Nursery | None = None
-        self._scopes: dict[int, trio.CancelScope] = {}
+        self._scopes: dict[int, list[trio.CancelScope]] = {}
+        """Of the tasks that wait for a socket, by descriptor."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as self._nursery:
@@ -139,12 +145,13 @@ class TrioPoller:
 
     def watch(self, sock: socket.socket, call: Call, *, writes: bool) -> None:
         self.forget(sock)
-        scope = self._scopes[sock.fileno()] = trio.CancelScope()
-        self._start(self._call_on, scope, sock, call, writes)
+        waits = [trio.lowlevel.wait_readable, trio.lowlevel.wait_writable] if writes else [trio.lowlevel.wait_readable]
+        scopes = self._scopes[sock.fileno()] = [trio.CancelScope() for _ in waits]
+        for scope, wait in zip(scopes, waits, strict=True):
+            self._start(self._call_on, scope, wait, sock, call)
 
     def forget(self, sock: socket.socket) -> None:
-        scope = self._scopes.pop(sock.fileno(), None)
-        if scope is not None:
+        for scope in self._scopes.pop(sock.fileno(), ()):
             scope.cancel()
 
     def _start(self, *task: object) -> None:
@@ -155,12 +162,15 @@ class TrioPoller:
         await trio.sleep_until(moment)
         call(trio.current_time())
 
-    async def _call_on(self, scope: trio.CancelScope, sock: socket.socket, call: Call, writes: bool) -> None:
-        wait = trio.lowlevel.wait_writable if writes else trio.lowlevel.wait_readable
+    async def _call_on(
+        self, scope: trio.CancelScope, wait: Callable[[socket.socket], Awaitable[None]], sock: socket.socket, call: Call
+    ) -> None:
         with scope:
-            while True:
+            # Who has been woken and is then forgotten, or forgets itself in the call, does not hear of it from trio.
+            while not scope.cancel_called:
                 await wait(sock)
-                call(trio.current_time())
+                if not scope.cancel_called:
+                    call(trio.current_time())
 
 
 def make_poller(grid_s: float) -> Poller:

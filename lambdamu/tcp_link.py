@@ -96,6 +96,8 @@ class TCPLink:
                 found: list[SocketAddress] | LinkError = await self._resolver.resolve(self._host, self._port)
             except LinkError as exc:
                 found = exc
+            # A name may be found at the moment at which all is stopped: the poller is gone then.
+            await trio.lowlevel.checkpoint_if_cancelled()
             if self._looking_up:
                 self._looking_up = False
                 self._go_on(trio.current_time(), found)
@@ -110,16 +112,10 @@ class TCPLink:
         return False
 
     def send(self, data: bytes) -> None:
-        assert self._socket is not None  # noqa: S101 - it is open
-        try:
-            sent = self._socket.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError as exc:
-            raise self._gone(exc) from exc
-        self._unsent = data[sent:]
         if self._unsent:
-            self._poller.watch(self._socket, self._writable, writes=True)
+            self._unsent += data  # its turn comes after what waits already
+        else:
+            self._send(data)
 
     def close(self) -> None:
         self.address = None
@@ -236,11 +232,23 @@ class TCPLink:
         else:
             self._break(now, LinkError(LinkFault.CLOSED, f"{self.address} has closed the connection"))
 
+    def _send(self, data: bytes) -> None:
+        assert self._socket is not None  # noqa: S101 - it is open
+        try:
+            sent = self._socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as exc:
+            raise self._gone(exc) from exc
+        self._unsent = data[sent:]
+        if self._unsent:
+            self._poller.watch(self._socket, self._writable, writes=True)
+
     def _writable(self, now: float) -> None:
         """Send what was left. The peer may speak, or leave, meanwhile: reading comes with it."""
         assert self._socket is not None  # noqa: S101 - else nobody would call
         try:
-            self.send(self._unsent)
+            self._send(self._unsent)
         except LinkError as exc:
             self._break(now, exc)
             return

@@ -13,7 +13,8 @@ class Ticks:
 
     The jitter keeps many timers of one period from falling into step; it does not add up from tick to tick. A tick
     that has passed while its user was busy is skipped, not made up for. With a `grid_s`, each comes at a whole
-    multiple of it, never later.
+    multiple of it, never later, and less than a grid sooner: from one to the next it is less than
+    `period_s * (1 + 2 * jitter) + grid_s`.
     """
 
     def __init__(

@@ -10,6 +10,7 @@ waits twice a probe would cost more than the probe.
 
 from __future__ import annotations
 
+import math
 import random
 from enum import Enum
 from typing import Final
@@ -74,6 +75,8 @@ class _Step(Enum):
 _JITTER: Final = 0.01
 """Each tick is moved by up to this part of the period."""
 _RENEW_FROM: Final = 0.75
+_ROUNDING: Final = 1e-6
+"""The quotient of an interval that is a multiple of the grid differs from a whole number in its last bits."""
 _WORKING: Final = frozenset({State.READY, State.FULL, State.NO_WEIGHT})
 
 
@@ -115,9 +118,10 @@ class Monitor(ChildMachine):
     async def run(self) -> None:
         # The interval is the longest time between two questions, jitter included: so a report cannot go stale while
         # its successor is answered within the timeout.
-        period_s = self._policy.interval_s / (1 + 2 * _JITTER)
+        grid_s = self._poller.grid_s
+        period_s = _on_grid(self._policy.interval_s, grid_s) / (1 + 2 * _JITTER)
         first = trio.current_time() + self._first_s
-        self._ticks = Ticks(first, period_s, rng=self._rng, jitter=_JITTER, grid_s=self._poller.grid_s)
+        self._ticks = Ticks(first, period_s, rng=self._rng, jitter=_JITTER, grid_s=grid_s)
         try:
             self._wait_until(self._ticks.next)
             await self._link.run()
@@ -260,6 +264,11 @@ class Monitor(ChildMachine):
         if (working != self._working and (working or told)) or (not working and told and told != self._why):
             self._working, self._why = working, told
             self._observer.became(self.name, state, why)
+
+
+def _on_grid(interval_s: float, grid_s: float) -> float:
+    """Return the longest whole multiple of the grid in an interval: ticks on the grid are no further apart then."""
+    return math.floor(interval_s / grid_s + _ROUNDING) * grid_s if grid_s else interval_s
 
 
 def _as_link_error(exc: LinkError | RemoteProtocolError) -> LinkError:

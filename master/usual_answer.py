@@ -12,13 +12,13 @@ import msgpack
 
 from lambdamu.datapack import Decoder, WireLimits
 from lambdamu.errors import LinkError, RemoteProtocolError
-from lambdamu.messages import as_count
+from lambdamu.messages import MAX_COUNT, as_count
 from master.probe import Probe
 
 _TRIES: Final = 8
 """Who never says the same twice is not learnt from for ever."""
-_OTHER_COUNTS: Final = (3, 70000)
-"""Of two lengths on the wire."""
+_OTHER_COUNTS: Final = (3, MAX_COUNT - 1)
+"""One as short on the wire as can be and one as long."""
 
 
 class UsualAnswer:

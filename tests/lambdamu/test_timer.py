@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lambdamu.testing import run_virtual
-from lambdamu.timer import Timer
+from lambdamu.timer import Ticks, Timer
 
 SLACK_S = 1e-6
 """Sums of floats differ in their last digits."""
@@ -88,3 +88,58 @@ def test_two_ticks_never_come_at_once(work_s: list[float], seed: int, jitter: fl
     assert all(earlier < later for earlier, later in itertools.pairwise(came))
     # No more than one for each period and the one at the start, whatever was missed.
     assert all(number <= at + jitter + SLACK_S for number, at in enumerate(came))
+
+
+def on_grid(
+    seed: int, jitter: float, grid_s: float, late_s: list[float], first: float = 0.0
+) -> tuple[Ticks, list[float]]:
+    """Return ticks of a period of 1 s, and when they were due; each is taken `late_s` after that."""
+    ticks = Ticks(first, 1.0, rng=random.Random(seed), jitter=jitter, grid_s=grid_s)
+    due = []
+    for late in late_s:
+        due.append(ticks.next)
+        ticks.take(ticks.next + late)
+    return ticks, due
+
+
+seeds = st.integers(0, 1000)
+jitters = st.floats(0.0, 0.3)
+grids = st.sampled_from([0.001, 0.02, 0.1, 1 / 7, 1 / 3])
+
+
+@given(seeds, jitters, grids, st.floats(0.0, 1e6))
+def test_on_a_grid_a_tick_comes_up_to_a_grid_sooner_and_never_later(
+    seed: int, jitter: float, grid_s: float, first: float
+) -> None:
+    _, anywhere = on_grid(seed, jitter, 0.0, [0.0] * 50, first)
+    _, due = on_grid(seed, jitter, grid_s, [0.0] * 50, first)
+    for tick, free in zip(due, anywhere, strict=True):
+        assert tick == pytest.approx(round(tick / grid_s) * grid_s, abs=SLACK_S)
+        assert -SLACK_S <= free - tick < grid_s + SLACK_S
+
+
+@given(seeds, jitters, grids)
+def test_on_a_grid_two_ticks_are_a_grid_further_apart_than_the_jitter_says_at_most(
+    seed: int, jitter: float, grid_s: float
+) -> None:
+    _, due = on_grid(seed, jitter, grid_s, [0.0] * 100)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(due)]
+    assert all(1 - 2 * jitter - grid_s - SLACK_S < gap < 1 + 2 * jitter + grid_s + SLACK_S for gap in gaps)
+
+
+def test_on_a_grid_two_ticks_may_be_further_apart_than_the_jitter_alone_says() -> None:
+    gaps = [
+        later - earlier
+        for seed in range(20)
+        for earlier, later in itertools.pairwise(on_grid(seed, 0.01, 0.1, [0.0] * 100)[1])
+    ]
+    assert max(gaps) > 1 + 2 * 0.01
+
+
+@given(seeds, jitters, grids, st.lists(st.floats(0.0, 5.0), max_size=30))
+def test_on_a_grid_the_next_tick_is_still_to_come_whatever_was_missed(
+    seed: int, jitter: float, grid_s: float, late_s: list[float]
+) -> None:
+    ticks, due = on_grid(seed, jitter, grid_s, late_s)
+    taken = [tick + late for tick, late in zip(due, late_s, strict=True)]
+    assert all(now < tick for now, tick in zip(taken, [*due, ticks.next][1:], strict=True))

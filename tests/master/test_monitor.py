@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -14,7 +16,7 @@ from lambdamu.address import Address
 from lambdamu.datapack import DEFAULT_LIMITS, Decoder, encode
 from lambdamu.errors import LinkError
 from lambdamu.messages import LinkFault, Message
-from lambdamu.poller import TrioPoller
+from lambdamu.poller import EpollPoller, Poller, TrioPoller
 from lambdamu.tcp_link import LinkUser
 from master.config import Mode, ProbePolicy
 from master.core.backend import Backend
@@ -171,14 +173,14 @@ START = 0.0
 
 
 class Watched:
-    def __init__(self, nursery: trio.Nursery, policy: ProbePolicy) -> None:
+    def __init__(self, nursery: trio.Nursery, policy: ProbePolicy, poller: Poller | None = None) -> None:
         global START  # noqa: PLW0603 - one test runs at a time, and its clock starts anywhere
         START = trio.current_time()
         self.policy = policy
         self.rng = random.Random(4)
         self.pool = Pool([Backend("a")], HealthPolicy(policy.rise, policy.fall, policy.stale_after_s), LoadPolicy())
         self.backend = FakeBackend(nursery)
-        self.poller = TrioPoller()
+        self.poller = poller or TrioPoller()
         self.seen = Seen()
         self.monitor = Monitor(
             "a",
@@ -213,9 +215,9 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(**policy: object) -> AsyncIterator[Watched]:
+async def watched(poller: Poller | None = None, **policy: object) -> AsyncIterator[Watched]:
     async with trio.open_nursery() as nursery:
-        scene = Watched(nursery, ProbePolicy(**policy))  # type: ignore[arg-type]
+        scene = Watched(nursery, ProbePolicy(**policy), poller)  # type: ignore[arg-type]
         await nursery.start(scene.poller.run)
         nursery.start_soon(scene.monitor.run)
         yield scene
@@ -245,6 +247,19 @@ async def test_the_count_is_asked_for_at_every_tick_and_never_twice_at_once(mode
         assert 29 <= len(gaps) <= 30
         assert all(0.95 < gap < 1.001 for gap in gaps)
         assert scene.backend.most_open == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there moments lie on a grid")
+@pytest.mark.parametrize("interval_s", [1.0, 1.01, 1.039])
+async def test_on_a_grid_too_the_interval_is_the_longest_time_between_two_questions(
+    interval_s: float, autojump_clock: object
+) -> None:
+    async with watched(EpollPoller(0.02), mode=Mode.HOLD, interval_s=interval_s) as scene:
+        await trio.sleep(1000.0)
+        gaps = [b - a for a, b in itertools.pairwise(scene.backend.asked_at)]
+        assert len(gaps) > 900
+        assert max(gaps) <= interval_s + 1e-6
+        assert scene.seen.failures == []
 
 
 async def test_reconnect_mode_connects_and_authenticates_each_time(autojump_clock: object) -> None:
@@ -408,6 +423,7 @@ async def test_an_answer_nobody_asked_for_is_no_report_and_has_the_connection_re
     async with watched(mode=Mode.HOLD) as scene:
         await trio.sleep(1.0)
         await scene.backend.connections[-1].send_all(encode([Message("System", "Value", "UserCount", 77)]))
+        await scene.backend.connections[-1].send_all(encode([Message("Chat", "Value", "News", "hello")]))
         await trio.sleep(0.1)
         assert scene.pool["a"].users(trio.current_time()) == 5
         await trio.sleep(1.0)
