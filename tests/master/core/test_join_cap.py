@@ -145,9 +145,9 @@ def test_whose_share_is_seen_to_have_grown_first_is_not_given_all_clients() -> N
     """At the start all turns lie far ahead; a report brings one nearer, and those of the others come later."""
     crowd = Crowd(*[1.0] * 10)
     crowd.report(**{f"b{i}": 0 for i in range(10)})
-    crowd.ask(25.0, 100.0)
-    crowd.report(b0=250)
-    assert crowd.ask(1.0, 100.0)["b0"] <= 30
+    crowd.ask(14.0, 100.0)
+    crowd.report(b0=140)
+    assert crowd.ask(1.0, 100.0)["b0"] <= (3 * 100 + 100) / 10 + 2
 
 
 def test_where_few_ask_a_backend_is_not_kept_out_after_its_slow_start() -> None:
