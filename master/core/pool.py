@@ -248,14 +248,16 @@ class Pool:
     def _catch_up(self, now: float) -> None:
         """Take in what time has changed: reports that are stale, assignments that are forgotten."""
         while self._looks and self._looks[0][0] <= now:
-            when, name = heapq.heappop(self._looks)
+            when, name = self._looks[0]
             member = self._members[name]
-            if when != member.look_at:
+            due = member.next_look()
+            if when == member.look_at and now < due < math.inf:  # mostly: there is a newer report by now
+                member.look_at = due
+                heapq.heapreplace(self._looks, (due, name))
                 continue
-            member.look_at = math.inf
-            if member.next_look() > now:  # mostly: there is a newer report by now
-                self._watch(member, now)
-            else:
+            heapq.heappop(self._looks)
+            if when == member.look_at:
+                member.look_at = math.inf
                 self._judge(member, now)
         if self.roll.closed is Reason.FIRST_ROUND:
             self.roll.look(now)
