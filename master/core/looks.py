@@ -38,14 +38,19 @@ class Looks:
 
     def due(self, now: float) -> Iterator[Member]:
         """Give those for whom something is due; whoever takes one lets it be judged, and so watched again."""
-        while self._heap and self._heap[0][0] <= now:
-            when, name = heapq.heappop(self._heap)
-            self.next = self._heap[0][0] if self._heap else math.inf
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            when, name = heap[0]
             member = self._members[name]
-            if when != member.look_at:
+            later = member.next_look()
+            if when == member.look_at and now < later < math.inf:  # mostly: there is a newer report by now
+                member.look_at = later
+                heapq.heapreplace(heap, (later, name))
                 continue
-            member.look_at = math.inf
-            if member.next_look() > now:  # mostly: there is a newer report by now
-                self.watch(member, now)
-            else:
+            heapq.heappop(heap)
+            if when == member.look_at:
+                member.look_at = math.inf
+                self.next = heap[0][0] if heap else math.inf
                 yield member
+                heap = self._heap
+        self.next = heap[0][0] if heap else math.inf

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
 from master.core.choice import Policy
 from master.simulation.masters import Setting, textbook
@@ -79,7 +77,7 @@ def simulate() -> None:
     "--length",
     type=click.FloatRange(10, 1e6),
     callback=_finite,
-    help="Seconds of the run, the first tenth not measured; by default 6000, less for many servers, more by chance.",
+    help="Seconds of the run, the first tenth not measured; by default 6000, less for many servers, more for random.",
 )
 @_common
 def queue(**given: Any) -> int:
@@ -168,6 +166,9 @@ def _setting(given: dict[str, Any]) -> Setting:
 @contextlib.contextmanager
 def _bar(name: str) -> Iterator[Tell]:
     """Give what shows how far a run is: a bar where standard error is a terminal, and nothing elsewhere."""
+    from rich.console import Console  # noqa: PLC0415 - other commands start faster without it
+    from rich.progress import Progress  # noqa: PLC0415
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _part: None

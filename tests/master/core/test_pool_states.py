@@ -16,6 +16,7 @@ from master.core.load import LoadPolicy
 from master.core.pool import Ask, Assignment, Pool, State
 
 STALE_S = 3.0
+# Sessions without an end: nothing fades, so the model need not know how. That it fades is tested in test_load.
 PLAIN = ChoicePolicy(join_cap=math.inf, first_round_s=0.0)
 CONNECT_S = 2.0
 RESERVATION_S = 5.0
@@ -65,7 +66,9 @@ class PoolMachine(RuleBasedStateMachine):
         self.rng = random.Random(seed)
         backends = [Backend(f"b{i}", weights[i], capacities[i]) for i in range(4)]
         self.known = {backend.name: Known(backend, rise, fall) for backend in backends}
-        self.pool = Pool(backends, HealthPolicy(rise, fall, STALE_S), LoadPolicy(CONNECT_S, RESERVATION_S), PLAIN)
+        self.pool = Pool(
+            backends, HealthPolicy(rise, fall, STALE_S), LoadPolicy(CONNECT_S, RESERVATION_S, session_s=1e9), PLAIN
+        )
 
     @rule(seconds=st.sampled_from([0.0, 0.1, 0.9, 2.0, 2.9, 3.1, 6.0]))
     def time_passes(self, seconds: float) -> None:

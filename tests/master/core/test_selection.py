@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -61,6 +62,17 @@ def test_outdated_entries_do_not_pile_up() -> None:
         if i % 3 == 0:
             group.best(float(i))
         assert len(group) <= 2 * 10 + 64
+
+
+@pytest.mark.parametrize("take_in", [Group.add, Group.park])
+def test_outdated_entries_behind_the_first_do_not_pile_up_where_nobody_asks(take_in: Any) -> None:
+    group, items = Group[Item](10), [Item(str(i)) for i in range(10)]
+    for i in range(1000):
+        item = items[0 if i == 0 else 1 + i % 9]
+        item.key, item.stamp = float(i), next(STAMPS)
+        take_in(group, (item.key, 0.0, item.stamp, item))
+        assert len(group) <= 2 * 10 + 64
+    assert group.best(0.0) is items[0]
 
 
 @given(
