@@ -91,7 +91,8 @@ class Peer:
         self._log.append((trio.current_time(), "send", data))
         answer = self._answers[self._asked % len(self._answers)]
         self._asked += 1
-        self._nursery.start_soon(self._answer, self._scope, answer, data)
+        # No two answers are ever equally fast: of two at one moment chance would choose the first.
+        self._nursery.start_soon(self._answer, self._scope, answer, data, 0.00113 + 0.0000171 * self._asked)
 
     def close(self) -> None:
         self._log.append((trio.current_time(), "close"))
@@ -107,9 +108,9 @@ class Peer:
             self.address = Address("127.0.0.1", 9001)
             self.user.connected(trio.current_time())
 
-    async def _answer(self, scope: trio.CancelScope, answer: Answer, question: bytes) -> None:
+    async def _answer(self, scope: trio.CancelScope, answer: Answer, question: bytes, delay_s: float) -> None:
         for number, piece in enumerate(answer.pieces(question)):
-            await trio.sleep(0.00113)
+            await trio.sleep(delay_s)
             if number < len(answer.pauses_s):
                 await trio.sleep(answer.pauses_s[number])
             if scope.cancel_called:
