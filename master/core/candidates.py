@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable
 
@@ -73,18 +74,23 @@ class Candidates:
                 return best, Reason.BEST
             # The cap yields, not the client; and to the one that is due first: the least loaded is mostly the one that
             # has just come back, and would get everybody.
-            earliest = level.every.earliest()
-            if earliest is not None:
-                return earliest, Reason.EARLIEST
+            first = level.every.first_parked()
+            if first is not None:
+                return first[3], Reason.EARLIEST
         return None
 
     def take(self, member: Member, now: float, expected: float, rng: random.Random) -> None:
         """Give a client to `member`, whom `find` has just returned."""
         x = self._clock.at(now)
-        member.reservations.add(now, x)
+        own = member.reservations.add(now, x)
         member.permits.take(now, expected, member.level.weights)
-        if not self._by_load:
-            self._last_key = max(self._last_key, member.key)
+        if self._by_load:
+            # What `least_load` gives, with what is at hand: this is the way of every ask.
+            member.key = math.log(member.load_of(own, x)) + x
+            member.tie = rng.random()
+            self._put(member, expected)
+            return
+        self._last_key = max(self._last_key, member.key)
         self._move(member, x, expected, rng)
         if self._pairs and self._passed is not None:
             self._move(self._passed, x, expected, rng)

@@ -112,12 +112,13 @@ class Reservations:
             self._forget_oldest()
         return len(self.sent)
 
-    def add(self, now: float, x: float) -> None:
-        """Note one that is made `now`, which is `x` in mean sessions."""
+    def add(self, now: float, x: float) -> float:
+        """Note one that is made `now`, which is `x` in mean sessions; return what all weigh at `x`."""
         self.total += 1
-        self.own = self.own * math.exp(self.own_at - x) + 1
+        self.own = own = self.own * math.exp(self.own_at - x) + 1
         self.own_at = x
         self.sent.append((now, x))
+        return own
 
     def confirmed_by(self, asked_at: float) -> None:
         """Forget those whose clients are in a count that was asked for at `asked_at`."""

@@ -64,8 +64,12 @@ class Member(Candidate):
 
     def load_at(self, x: float) -> float:
         """Do the same at `x` in mean sessions."""
-        reservations, report = self.reservations, self.report
-        load = reservations.policy.masters * reservations.own * math.exp(reservations.own_at - x)
+        return self.load_of(self.reservations.weigh(x), x)
+
+    def load_of(self, own: float, x: float) -> float:
+        """Do the same where it is known what own assignments weigh at `x`."""
+        load = self.reservations.policy.masters * own
+        report = self.report
         if report is not None:
             load += report.count * math.exp(self.asked_x - x)
         return load / self.backend.weight

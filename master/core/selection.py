@@ -1,7 +1,7 @@
 """Which of the candidates: the first in the order of the policy among those that are open, ties by chance.
 
-Two heaps hold the candidates: those that are ready, by the key of the policy, and those that are parked until their
-turn, by their turn. A candidate whose key, turn or standing changes gets a new stamp and a new entry; entries with an
+A heap holds the candidates that are ready, by the key of the policy; a row and a heap hold those that are parked until
+their turn, by their turn. A candidate whose key, turn or standing changes gets a new stamp and a new entry; entries with an
 old stamp are passed over when they come to the top, and swept out when they are too many. So a choice costs about the
 same with ten backends as with ten thousand.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Final, Generic, TypeVar
 
@@ -53,7 +53,10 @@ class Group(Generic[C]):
     size: int = 0
     """How many may ever be in it."""
     ready: list[Entry[C]] = attrs.field(factory=list, init=False)
+    row: deque[Entry[C]] = attrs.field(factory=deque, init=False)
+    """Those that are parked and came in the order of their turns, as most do: they need no heap."""
     parked: list[Entry[C]] = attrs.field(factory=list, init=False)
+    """The other ones."""
     _most: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -61,23 +64,31 @@ class Group(Generic[C]):
 
     def __len__(self) -> int:
         """How many entries there are, outdated ones included: at most twice `size` and a few."""
-        return len(self.ready) + len(self.parked)
+        return len(self.ready) + len(self.row) + len(self.parked)
 
     def add(self, entry: Entry[C]) -> None:
         """Take in a candidate by its key: its turn has come."""
         _push(self.ready, entry)
-        if len(self.ready) + len(self.parked) > self._most:
+        if len(self.ready) + len(self.row) + len(self.parked) > self._most:
             self._sweep()
 
     def park(self, entry: Entry[C]) -> None:
         """Take in a candidate by its turn."""
-        _push(self.parked, entry)
-        if len(self.ready) + len(self.parked) > self._most:
+        row = self.row
+        if not row or entry[0] >= row[-1][0]:
+            row.append(entry)
+        else:
+            _push(self.parked, entry)
+        if len(self.ready) + len(row) + len(self.parked) > self._most:
             self._sweep()
 
     def best(self, expected: float) -> C | None:
         """Return the first of those whose turn has come at `expected` asks; it stays where it is."""
-        ready, parked = self.ready, self.parked
+        ready, row, parked = self.ready, self.row, self.parked
+        while row and row[0][0] <= expected:
+            _, tie, stamp, item = row.popleft()
+            if stamp == item.stamp:
+                _push(ready, (item.key, tie, stamp, item))
         while parked and parked[0][0] <= expected:
             _, tie, stamp, item = heapq.heappop(parked)
             if stamp == item.stamp:
@@ -89,15 +100,16 @@ class Group(Generic[C]):
             heapq.heappop(ready)
         return None
 
-    def earliest(self) -> C | None:
-        """Return the parked one whose turn comes first; it stays where it is."""
-        parked = self.parked
-        while parked:
-            _, _, stamp, item = parked[0]
-            if stamp == item.stamp:
-                return item
+    def first_parked(self) -> Entry[C] | None:
+        """Return the entry of the parked one whose turn comes first; it stays where it is."""
+        row, parked = self.row, self.parked
+        while row and row[0][2] != row[0][3].stamp:
+            row.popleft()
+        while parked and parked[0][2] != parked[0][3].stamp:
             heapq.heappop(parked)
-        return None
+        if row and parked:
+            return min(row[0], parked[0])
+        return row[0] if row else parked[0] if parked else None
 
     def second(self) -> C | None:
         """Return the ready one after the one that `best` has just returned; both stay."""
@@ -107,20 +119,26 @@ class Group(Generic[C]):
         return second
 
     def front(self, count: int) -> list[C]:
-        """Return up to `count`: the ready ones in order, then the parked ones by turn. They stay where they are."""
+        """Return up to `count`: the ready ones in order, then the parked ones by turn. They stay where they are.
+
+        The whole row is gone through only where fewer are ready than are wanted.
+        """
         found: list[C] = []
-        for heap in (self.ready, self.parked):
-            taken: list[Entry[C]] = []
-            while heap and len(found) < count:
-                entry = heapq.heappop(heap)
-                if entry[2] == entry[3].stamp:
-                    taken.append(entry)
-                    found.append(entry[3])
-            for entry in taken:
-                heapq.heappush(heap, entry)
+        taken: list[Entry[C]] = []
+        while self.ready and len(found) < count:
+            entry = heapq.heappop(self.ready)
+            if entry[2] == entry[3].stamp:
+                taken.append(entry)
+                found.append(entry[3])
+        for entry in taken:
+            heapq.heappush(self.ready, entry)
+        if len(found) < count:
+            waiting = (entry for entry in (*self.row, *self.parked) if entry[2] == entry[3].stamp)
+            found += [entry[3] for entry in heapq.nsmallest(count - len(found), waiting)]
         return found
 
     def _sweep(self) -> None:
+        self.row = deque(entry for entry in self.row if entry[2] == entry[3].stamp)
         for heap in (self.ready, self.parked):
             heap[:] = [entry for entry in heap if entry[2] == entry[3].stamp]
             heapq.heapify(heap)
@@ -164,5 +182,5 @@ class Level(Generic[C]):
 
         After a crowd that had to be let through, all turns lie far ahead; to one that had not, all clients would go.
         """
-        earliest = None if self.every.best(expected) is not None else self.every.earliest()
-        return expected if earliest is None else max(expected, self.every.parked[0][0])
+        first = None if self.every.best(expected) is not None else self.every.first_parked()
+        return expected if first is None else max(expected, first[0])

@@ -32,7 +32,7 @@ def put(group: Group[Item], item: Item, key: float, turn: float = 0.0) -> None:
 def test_nothing_to_choose_from_is_an_answer() -> None:
     group = Group[Item](0)
     assert group.best(1e9) is None
-    assert group.earliest() is None
+    assert group.first_parked() is None
 
 
 def test_who_is_parked_is_chosen_only_from_its_turn_on() -> None:
@@ -52,7 +52,7 @@ def test_the_last_entry_counts_and_who_has_left_is_passed_over() -> None:
     b.stamp = 0
     assert group.best(0.0) is a
     a.stamp = 0
-    assert group.best(0.0) is group.earliest() is None
+    assert group.best(0.0) is group.first_parked() is None
 
 
 def test_outdated_entries_do_not_pile_up() -> None:
@@ -91,9 +91,9 @@ def test_the_best_is_the_lowest_key_of_the_open_and_the_earliest_the_lowest_turn
     listed = [item for item in items if item.stamp]
     ready = sorted(item.key for item in listed if item.turn <= expected)
     parked = sorted(item.turn for item in listed if item.turn > expected)
-    best, earliest = group.best(expected), group.earliest()
+    best, first = group.best(expected), group.first_parked()
     assert (best.key if best else None) == (ready[0] if ready else None)
-    assert (earliest.turn if earliest else None) == (parked[0] if parked else None)
+    assert (first[3].turn if first else None) == (parked[0] if parked else None)
     order = group.front(100)
     assert [item.key for item in order[: len(ready)]] == ready
     assert [item.turn for item in order[len(ready) :]] == parked
