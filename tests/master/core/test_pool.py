@@ -324,12 +324,12 @@ def test_a_choice_looks_at_no_more_members_when_there_are_more(monkeypatch: pyte
     bench = Bench(*backends(*names))
     bench.report(0.0, **{name: i for i, name in enumerate(names)})
     looked = Counter[str]()
-    weigh = Member.load_at
+    weigh = Member.load_of
 
-    def count(member: Member, x: float) -> float:
+    def count(member: Member, own: float, x: float) -> float:
         looked["times"] += 1
-        return weigh(member, x)
+        return weigh(member, own, x)
 
-    monkeypatch.setattr(Member, "load_at", count)
+    monkeypatch.setattr(Member, "load_of", count)
     bench.assign_many(0.2, 100)
     assert looked["times"] == 100
