@@ -1,9 +1,9 @@
 """Which of the candidates: the first in the order of the policy among those that are open, ties by chance.
 
 A heap holds the candidates that are ready, by the key of the policy; a row and a heap hold those that are parked until
-their turn, by their turn. A candidate whose key, turn or standing changes gets a new stamp and a new entry; entries with
-an old stamp are passed over when they come to the top, and swept out when they are too many. So a choice costs about the
-same with ten backends as with ten thousand.
+their turn, by their turn. A candidate whose key, turn or standing changes gets a new stamp and a new entry; entries
+with an old stamp are passed over when they come to the top, and swept out when they are too many. So a choice costs
+about the same with ten backends as with ten thousand.
 """
 
 from __future__ import annotations
