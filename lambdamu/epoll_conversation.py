@@ -66,6 +66,8 @@ class Conversations(Port):
         self._moved = self._all.moved
         self._ready: list[Connection] = []
         """Those with more to be answered in the next turn."""
+        self._answered: list[tuple[Connection, bytes]] = []
+        """Answers that go out together: then those who get them are not woken one by one, while we read."""
         self._known: dict[bytes, Quick] = {}
         self._frequent = bytes(READ_BYTES + 1)
         """The question that was known last; at first one that is longer than all that is ever read at once."""
@@ -104,7 +106,7 @@ class Conversations(Port):
             # Most of all asks end here: what `_answer_frequent` does, in one piece.
             now = connection.active_at = self._now
             self._moved(connection.fd)
-            self._send(connection, self._frequently(now, connection.family))
+            self._answered.append((connection, self._frequently(now, connection.family)))
         elif connection.ending is not None:
             self._throw_away(connection, len(data))
         elif not data:
@@ -272,6 +274,12 @@ class Conversations(Port):
             connection.out = bytearray(data[sent:])
             self._all.sending(connection, self._now)
             self._watch(connection)
+
+    def _send_answered(self) -> None:
+        answered, self._answered = self._answered, []
+        for connection, data in answered:
+            if connection.fd >= 0:
+                self._send(connection, data)
 
     def _write(self, connection: Connection) -> None:
         """Send more of what was kept; when that is all, go on where the answers stopped."""

@@ -125,6 +125,7 @@ class EpollServer(Conversations):
                     read(peer)
                 else:
                     self._happened(peer, event)
+            self._send_answered()
             self._look_again()
             if time.perf_counter() >= end:
                 break
@@ -172,6 +173,7 @@ class EpollServer(Conversations):
             connection = self._all.add(fd, address, self._now)
             self.observer.opened()
             self._read(connection)
+            self._send_answered()  # at once: most of them have left then when they are looked at again
             if connection.mask == UNREGISTERED and connection.fd >= 0:
                 self._fresh.append(connection)
 
@@ -191,6 +193,7 @@ class EpollServer(Conversations):
             if connection.mask == UNREGISTERED and connection.fd >= 0:
                 self._read(connection)
                 self._watch(connection)
+        self._send_answered()
 
     def _sweep(self) -> None:
         now = self._now
