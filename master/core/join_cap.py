@@ -33,11 +33,11 @@ class Permits:
 
     _ramp: float = attrs.field(default=1.0, init=False)
     """By which part of its share `turn` was reckoned."""
-    _whole: float = attrs.field(init=False)
+    whole: float = attrs.field(init=False)
     """What a permit costs at its whole share, in expected asks for each unit that all candidates weigh."""
 
     def __attrs_post_init__(self) -> None:
-        self._whole = 1 / (self.policy.join_cap * self.weight) if self.weight else math.inf
+        self.whole = 1 / (self.policy.join_cap * self.weight) if self.weight else math.inf
 
     def begin(self, now: float) -> None:
         """Hear that the backend comes into service: its slow start begins."""
@@ -68,7 +68,7 @@ class Permits:
 
         It costs `weights` / (`join_cap` x weight x ramp) expected asks.
         """
-        cost = weights * self._whole
+        cost = weights * self.whole
         if now < self.slow_until:
             cost /= self.ramp(now)
         least = expected - self.policy.slack

@@ -59,8 +59,9 @@ class SessionClock:
     """D, in seconds."""
     per_s: float = attrs.field(init=False)
     """1 / D."""
-    _x: float = attrs.field(default=0.0, init=False)
-    _since: float = attrs.field(default=0.0, init=False)
+    base: float = attrs.field(default=0.0, init=False)
+    """x at the time `since`, which is that of the last change of D."""
+    since: float = attrs.field(default=0.0, init=False)
     _user_s: float = attrs.field(default=0.0, init=False)
     _ended: float = attrs.field(default=0.0, init=False)
     _learned_at: float = attrs.field(default=-math.inf, init=False)
@@ -71,7 +72,7 @@ class SessionClock:
 
     def at(self, now: float) -> float:
         """Return x; of a time before the last change of D as if D had been what it is now."""
-        return self._x + (now - self._since) * self.per_s
+        return self.base + (now - self.since) * self.per_s
 
     def learn(self, now: float, seconds: float, before: int, joined: int, after: int) -> None:
         """Take in that of `before` users and `joined` that were sent in `seconds`, `after` are there."""
@@ -86,7 +87,7 @@ class SessionClock:
         self._set(now, min(MOST_SESSION_S, max(LEAST_SESSION_S, (self._user_s + _DOUBT * self.first_s) / ended)))
 
     def _set(self, now: float, mean_s: float) -> None:
-        self._x, self._since = self.at(now), now
+        self.base, self.since = self.at(now), now
         self.mean_s, self.per_s = mean_s, 1 / mean_s
 
 
@@ -112,13 +113,12 @@ class Reservations:
             self._forget_oldest()
         return len(self.sent)
 
-    def add(self, now: float, x: float) -> float:
-        """Note one that is made `now`, which is `x` in mean sessions; return what all weigh at `x`."""
+    def add(self, now: float, x: float) -> None:
+        """Note one that is made `now`, which is `x` in mean sessions."""
         self.total += 1
-        self.own = own = self.own * math.exp(self.own_at - x) + 1
+        self.own = self.own * math.exp(self.own_at - x) + 1
         self.own_at = x
         self.sent.append((now, x))
-        return own
 
     def confirmed_by(self, asked_at: float) -> None:
         """Forget those whose clients are in a count that was asked for at `asked_at`."""

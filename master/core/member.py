@@ -64,14 +64,9 @@ class Member(Candidate):
 
     def load_at(self, x: float) -> float:
         """Do the same at `x` in mean sessions."""
-        return self.load_of(self.reservations.weigh(x), x)
-
-    def load_of(self, own: float, x: float) -> float:
-        """Do the same where it is known what own assignments weigh at `x`."""
-        load = self.reservations.policy.masters * own
-        report = self.report
-        if report is not None:
-            load += report.count * math.exp(self.asked_x - x)
+        load = self.reservations.policy.masters * self.reservations.weigh(x)
+        if self.report is not None:
+            load += self.report.count * math.exp(self.asked_x - x)
         return load / self.backend.weight
 
     def parts(self, x: float) -> tuple[float, float]:

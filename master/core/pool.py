@@ -60,6 +60,7 @@ class Pool:
             )
         self._looks = Looks(self._members)
         self._last_known = False
+        self._reservation_s = loads.reservation_s
         self._answers = dict.fromkeys(OUTCOMES, 0)
 
     def __iter__(self) -> Iterator[Member]:
@@ -211,7 +212,7 @@ class Pool:
             self._answers[why] += 1
         if member.backend.capacity is not None and member.free(now) == 0:
             self._candidates.leave(member)
-        if now + member.reservations.policy.reservation_s < member.look_at:
+        if now + self._reservation_s < member.look_at:
             self._looks.watch(member, now)
 
     def _accuse(self, member: Member, now: float, rng: random.Random, client: str, host: str) -> Verdict:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import random
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from master.core.backend import Backend
 from master.core.choice import ChoicePolicy, Policy
 from master.core.health import HealthPolicy
 from master.core.load import LoadPolicy
+from master.core.orders import least_load
 from master.core.pool import Ask, Assignment, Pool, Reason
 
 PROBED = ("10.0.0.1", 9001)
@@ -179,3 +183,37 @@ def test_entries_are_bounded_with_zones_that_nobody_asks_for() -> None:
     for step in range(2000):
         bench.ask(now=step / 100)
         assert bench.pool.entries <= 2 * (2 * 4 + 64) + 2 * 64
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.floats(0.5, 4.0)), min_size=1, max_size=6),
+    st.lists(st.floats(0.0, 5.0), min_size=1, max_size=40),
+    st.integers(1, 4),
+    st.floats(1.0, 4.0),
+)
+def test_the_way_of_every_ask_does_what_the_parts_do(
+    backends: list[tuple[int, float]], gaps: list[float], masters: int, join_cap: float
+) -> None:
+    rng = random.Random(1)
+    members = [Backend(f"b{i}", weight=weight) for i, (_, weight) in enumerate(backends)]
+    rules = ChoicePolicy(join_cap=join_cap, slow_start_s=10.0, first_round_s=0.0)
+    loads = LoadPolicy(session_s=20.0, masters=masters)
+    pool = Pool(members, HealthPolicy(stale_after_s=1e9), loads, rules)
+    for i, (count, _) in enumerate(backends):
+        pool.record_report(0.0, rng, f"b{i}", count, 0.0, PROBED)
+    now = 0.0
+    for gap in gaps:
+        now += gap
+        pool.works(now)  # what time alone changes has changed
+        parts = {m.backend.name: (copy.deepcopy(m.reservations), copy.copy(m.permits), m.level.weights) for m in pool}
+        chosen = pool.pick(now, rng)
+        assert chosen is not None
+        reservations, permits, weights = parts[chosen.backend.name]
+        x = pool.clock.at(now)
+        reservations.add(now, x)
+        permits.take(now, pool._asks.expect(now), weights)
+        assert (chosen.reservations.own, chosen.reservations.own_at) == (reservations.own, reservations.own_at)
+        assert chosen.reservations.sent == reservations.sent
+        assert chosen.reservations.total == reservations.total
+        assert chosen.permits.turn == permits.turn
+        assert chosen.key == pytest.approx(least_load(chosen, x), abs=1e-12)
