@@ -271,15 +271,33 @@ class Conversations(Port):
             self._end(connection, Ending.RESET)
             return
         if sent < len(data):
-            connection.out = bytearray(data[sent:])
-            self._all.sending(connection, self._now)
-            self._watch(connection)
+            self._keep(connection, data, sent)
 
     def _send_answered(self) -> None:
+        """Do what `_send` does for many, written out: here most of all answers go."""
         answered, self._answered = self._answered, []
+        write = os.write
         for connection, data in answered:
-            if connection.fd >= 0:
-                self._send(connection, data)
+            if connection.fd < 0:
+                continue
+            if connection.out:
+                connection.out += data
+                continue
+            try:
+                sent = write(connection.fd, data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self._end(connection, Ending.RESET)
+                continue
+            if sent < len(data):
+                self._keep(connection, data, sent)
+
+    def _keep(self, connection: Connection, data: bytes, sent: int) -> None:
+        """Keep what the peer has not taken until it takes more."""
+        connection.out = bytearray(data[sent:])
+        self._all.sending(connection, self._now)
+        self._watch(connection)
 
     def _write(self, connection: Connection) -> None:
         """Send more of what was kept; when that is all, go on where the answers stopped."""

@@ -69,6 +69,7 @@ class Master(LMObject):
         self._rng = rng
         self._observer = observer
         self._packed: dict[Endpoint, bytes] = {}
+        self._pick, self._answered = pool.pick, observer.answered
 
     def do_send_server(self, message: Message, now: float, peer: Peer) -> Reply:
         """Return the live backend with the most room; to a plain ask, its address and nothing else."""
@@ -105,10 +106,10 @@ class Master(LMObject):
         return self._send_server_quickly if plain else None
 
     def _send_server_quickly(self, now: float, family: Family) -> bytes:
-        member = self._pool.pick(now, self._rng)
+        member = self._pick(now, self._rng)
         if member is None:
             return encode(self._answer(Result.NO_SERVER, {"RetryAfter": self._retry_after()}))
-        self._observer.answered(Result.OK)
+        self._answered(Result.OK)
         endpoint = member.told[family]
         return self._packed.get(endpoint) or self._pack(endpoint)
 

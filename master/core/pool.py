@@ -108,14 +108,15 @@ class Pool:
     def pick(self, now: float, rng: random.Random) -> Member | None:
         """Do the same for a plain ask, and return the member itself."""
         expected = self._count_ask(now)
-        found = None if self.roll.closed else self._candidates.find(now, expected, "")
+        found = self._candidates.find(now, expected, "") if self.roll.closed is None else None
         if found is None:
             self._refuse(self.roll.closed or Reason.NO_CANDIDATE)
             return None
-        self._take(found[0], now, expected, rng, found[1])
+        member, why = found
+        self._take(member, now, expected, rng, why)
         if not self.ejections.idle:
-            self._note(found[0], now, rng, None, [])
-        return found[0]
+            self._note(member, now, rng, None, [])
+        return member
 
     def hear(
         self, now: float, rng: random.Random, client: str, host: str, failed: Iterable[Endpoint]
