@@ -272,7 +272,7 @@ class Pool:
         """A member works that did not, or does not any more."""
         member.serving = not member.serving
         if member.serving:
-            member.permits.begin(now)
+            member.permits.begin(self.roll.came_at(now))
             self.roll.rose()
         else:
             member.spell.broken()

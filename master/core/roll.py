@@ -26,7 +26,9 @@ class Roll:
     """Whether they did last time, and none has worked since: the master's own network may be what failed."""
     closed: Reason | None = attrs.field(default=Reason.FIRST_ROUND, init=False)
     """Why nobody is named, whoever works."""
+    started_at: float = attrs.field(default=-math.inf, init=False)
     _opens_at: float = attrs.field(default=math.inf, init=False)
+    _opened_at: float = attrs.field(default=math.inf, init=False)
     _fell_at: float = attrs.field(default=-math.inf, init=False)
     _before: int = attrs.field(default=0, init=False)
 
@@ -46,10 +48,16 @@ class Roll:
     def look(self, now: float) -> None:
         """Open the door or close it. The first look with a time is the start."""
         if self._opens_at == math.inf and now > -math.inf:
-            self._opens_at = now + self.policy.first_round_s
+            self.started_at, self._opens_at = now, now + self.policy.first_round_s
         if self.closed is Reason.FIRST_ROUND and self.unheard and now < self._opens_at:
             return
+        if self.closed is Reason.FIRST_ROUND and now > -math.inf:
+            self._opened_at = now
         self.closed = Reason.PANIC if self._few and not self.last_known else None
+
+    def came_at(self, now: float) -> float:
+        """Return since when one counts that works from `now` on: those of the first round are all equally new."""
+        return self.started_at if self.started_at <= now <= self._opened_at else now
 
     def rose(self) -> None:
         """Count one more that works."""

@@ -183,3 +183,18 @@ def test_an_ejected_backend_is_out_until_it_is_let_in() -> None:
     assert {bench.ask(1.0)[0] for _ in range(10)} == {"b1"}
     bench.pool.bar(1.5, "b0", -math.inf)
     assert "b0" in {bench.ask(1.5)[0] for _ in range(20)}
+
+
+def test_those_of_the_first_round_are_equally_new_and_share_a_crowd_evenly() -> None:
+    rng = random.Random(1)
+    pool = Pool([Backend(name) for name in "abc"], HealthPolicy(), LoadPolicy())
+    pool.works(0.0)
+    for name, count, now in (("a", 10, 0.1), ("b", 11, 0.5), ("c", 12, 0.9)):
+        pool.record_report(now, rng, name, count, now, ("10.0.0.1", 9001))
+    for i in range(300):
+        assert pool.pick(1.0 + i / 1000, rng) is not None
+    users = [pool[name].users(1.5) for name in "abc"]
+    assert max(users) - min(users) <= 2, users
+    pool.record_lost(2.0, "a")
+    pool.record_report(9.0, rng, "a", 0, 9.0, ("10.0.0.1", 9001))
+    assert pool["a"].permits.began_at == 9.0
