@@ -13,12 +13,12 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal
 
 import trio
 
-from lambdamu.datapack import Decoder, encode
+from lambdamu.datapack import Decoder
 from lambdamu.epoll_connection import UNREGISTERED, Connection, Deadlines
 from lambdamu.errors import RemoteProtocolError
 from lambdamu.messages import Batch, Message, fatal_error
@@ -29,10 +29,7 @@ from lambdamu.port import (
     LINGER_BYTES,
     READ_BYTES,
     Ending,
-    Handler,
     Port,
-    PortLimits,
-    PortObserver,
 )
 
 _KNOWN_QUESTIONS: Final = 64
@@ -51,18 +48,11 @@ def _no_answer(_now: float, _family: Literal[4, 6]) -> bytes:
 class Conversations(Port):
     """All connections of a port, and what is said on them."""
 
-    def __init__(
-        self,
-        handler: Handler,
-        limits: PortLimits,
-        *,
-        observer: PortObserver | None = None,
-        pack: Callable[[Sequence[Message]], bytes] = encode,
-    ) -> None:
-        super().__init__(handler, limits, observer=observer, pack=pack)
+    def _set_up(self) -> None:
+        super()._set_up()
         self._epoll = select.epoll()
         self._now = 0.0
-        self._all = Deadlines(limits)
+        self._all = Deadlines(self.limits)
         self._moved = self._all.moved
         self._ready: list[Connection] = []
         """Those with more to be answered in the next turn."""

@@ -11,17 +11,15 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import trio
 
 from lambdamu.address import Address
-from lambdamu.datapack import encode
 from lambdamu.epoll_connection import UNREGISTERED, Connection
 from lambdamu.epoll_conversation import IN, Conversations
 from lambdamu.listeners import NOT_A_LISTENER, OUT_OF_RESOURCES, bound_addresses
-from lambdamu.messages import Message
 from lambdamu.port import (
     ACCEPT_PAUSE_S,
     ACCEPTS_A_TURN,
@@ -31,9 +29,6 @@ from lambdamu.port import (
     TOO_MANY,
     TOO_MANY_FROM_THERE,
     Ending,
-    Handler,
-    PortLimits,
-    PortObserver,
 )
 
 _SLICE_S: Final = 0.004
@@ -48,15 +43,8 @@ class EpollServer(Conversations):
     defer_accept_s = 1
     """The kernel keeps a new connection to itself until it has said something, or this time has passed."""
 
-    def __init__(
-        self,
-        handler: Handler,
-        limits: PortLimits,
-        *,
-        observer: PortObserver | None = None,
-        pack: Callable[[Sequence[Message]], bytes] = encode,
-    ) -> None:
-        super().__init__(handler, limits, observer=observer, pack=pack)
+    def _set_up(self) -> None:
+        super()._set_up()
         self._listeners: dict[int, socket.socket] = {}
         self._fresh: list[Connection] = []
         """Answered when they were let in. Most of them leave before the kernel has to be told of them."""

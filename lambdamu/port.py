@@ -151,6 +151,10 @@ class Port:
         self.pack = pack
         self.stopped_at: float | None = None
         self._cap = AddressCap(limits)
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Make what a port of one kind holds beside this; each calls that of its base."""
 
     def _refuse(self, connection: socket.socket, why: str) -> None:
         self.observer.refused()

@@ -7,16 +7,14 @@ ends its own connection and nothing else. An error in a handler is our bug: it e
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import trio
 
 from lambdamu.address import Address
 from lambdamu.connection import Connection
-from lambdamu.datapack import encode
 from lambdamu.listeners import NOT_A_LISTENER, OUT_OF_RESOURCES, bound_addresses
-from lambdamu.messages import Message
 from lambdamu.objects import Peer
 from lambdamu.port import (
     ACCEPT_PAUSE_S,
@@ -25,25 +23,15 @@ from lambdamu.port import (
     TOO_MANY,
     TOO_MANY_FROM_THERE,
     Ending,
-    Handler,
     Port,
-    PortLimits,
-    PortObserver,
 )
 
 
 class StreamServer(Port):
     """Serves `handler` on listening sockets until `stop`; `pack` turns an answer into bytes."""
 
-    def __init__(
-        self,
-        handler: Handler,
-        limits: PortLimits,
-        *,
-        observer: PortObserver | None = None,
-        pack: Callable[[Sequence[Message]], bytes] = encode,
-    ) -> None:
-        super().__init__(handler, limits, observer=observer, pack=pack)
+    def _set_up(self) -> None:
+        super()._set_up()
         self._connections = 0
         self._accept_at = -float("inf")
         """When to accept again, on any listener, after a resource was short."""
