@@ -101,19 +101,20 @@ class Pool:
         if why is Reason.AGAIN:
             self._answers[why] += 1
         else:
-            self._take(member, now, expected, rng, why)
+            self._candidates.take(member, now, expected, rng)
+            self._taken(member, now, why)
             self._note(member, now, rng, ask.client, others)
         return Assignment(member.place(ask.family), alternates, Reason.LAST_KNOWN if self._last_known else why)
 
     def pick(self, now: float, rng: random.Random) -> Member | None:
         """Do the same for a plain ask, and return the member itself."""
         expected = self._count_ask(now)
-        found = self._candidates.find(now, expected, "") if self.roll.closed is None else None
+        found = self._candidates.find_and_take(now, expected, rng) if self.roll.closed is None else None
         if found is None:
             self._refuse(self.roll.closed or Reason.NO_CANDIDATE)
             return None
         member, why = found
-        self._take(member, now, expected, rng, why)
+        self._taken(member, now, why)
         if not self.ejections.idle:
             self._note(member, now, rng, None, [])
         return member
@@ -205,8 +206,7 @@ class Pool:
         self._answers[why] += 1
         return Refused(why)
 
-    def _take(self, member: Member, now: float, expected: float, rng: random.Random, why: Reason) -> None:
-        self._candidates.take(member, now, expected, rng)
+    def _taken(self, member: Member, now: float, why: Reason) -> None:
         if self._last_known:
             self._answers[Reason.LAST_KNOWN] += 1
         elif why is not Reason.BEST:
