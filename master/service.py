@@ -97,9 +97,10 @@ class Master(LMObject):
 
     def _hear(self, now: float, client: str, peer: Peer, failures: list[tuple[str, int, str]]) -> None:
         """Take in where a client could not connect. A backend that said that it is full works."""
-        failed = [(_spelled(ip), port) for ip, port, why in failures if why != Code.FULL]
-        for name, verdict in self._pool.hear(now, self._rng, client, peer.host, failed):
-            self._observer.accused(name, verdict)
+        for full in (False, True):
+            failed = [(_spelled(ip), port) for ip, port, why in failures if (why == Code.FULL) is full]
+            for name, verdict in self._pool.hear(now, self._rng, client, peer.host, failed, full=full):
+                self._observer.accused(name, verdict)
 
     def prepare(self, message: Message) -> Quick | None:
         """Return what answers a plain ask: the choice is made each time, its bytes are packed once for each address."""

@@ -223,7 +223,7 @@ def test_a_backend_that_is_full_is_not_accused_and_nobody_without_an_id_is_heard
     master, answers = make_master(5, 5)
     place = ask(master, {"Client": "ann"})["Data"]
     failed = [{"IP": place["IP"], "Port": place["Port"], "Why": "Full"}]
-    ask(master, {"Client": "ann", "Failed": failed})
+    assert ask(master, {"Client": "ann", "Failed": failed})["Data"] != place  # asking again for 15 s, and no place
     ask(master, {"Failed": [{"IP": place["IP"], "Port": place["Port"], "Why": "refused"}]})
     assert answers.accused_of == []
 
