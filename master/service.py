@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -96,9 +97,10 @@ class Master(LMObject):
 
     def _hear(self, now: float, client: str, peer: Peer, failures: list[tuple[str, int, str]]) -> None:
         """Take in where a client could not connect. A backend that said that it is full works."""
-        failed = [(unmapped(ip), port) for ip, port, why in failures if why != Code.FULL]
-        for name, verdict in self._pool.hear(now, self._rng, client, peer.host, failed):
-            self._observer.accused(name, verdict)
+        for full in (False, True):
+            failed = [(_spelled(ip), port) for ip, port, why in failures if (why == Code.FULL) is full]
+            for name, verdict in self._pool.hear(now, self._rng, client, peer.host, failed, full=full):
+                self._observer.accused(name, verdict)
 
     def prepare(self, message: Message) -> Quick | None:
         """Return what answers a plain ask: the choice is made each time, its bytes are packed once for each address."""
@@ -177,6 +179,14 @@ def _text(value: Any, key: str, limit: int) -> str:
     if len(text.encode()) > limit:
         raise BadDataError(f"{key} must be at most {limit} bytes long")
     return text
+
+
+def _spelled(ip: str) -> str:
+    """Return an address as it is told to clients. What is no address was told to nobody, and so is nobody's."""
+    try:
+        return unmapped(str(ipaddress.ip_address(ip)))
+    except ValueError:
+        return ""
 
 
 def _bool(value: Any, key: str) -> bool:

@@ -226,6 +226,10 @@ class Ejections:
         """Return the backends that a client may complain of: it was told of them within reservation_s."""
         return self._sendings.places(now, client)
 
+    def forgo(self, now: float, client: str, name: str) -> None:
+        """Take in that a client could not use a backend that works, such as a full one: it is not sent there again."""
+        self._sendings.claim(now, client, name)
+
     def report(
         self, now: float, rng: random.Random, client: str | None, host: str, name: str, backends: int, carries: Carries
     ) -> Verdict:

@@ -49,15 +49,9 @@ class Pool:
         self._candidates = Candidates(choice, levels.values(), self.clock)
         self._members: dict[str, Member] = {}
         for backend in backends:
-            reservations = Reservations(loads, self.clock)
-            self._members[backend.name] = Member(
-                backend,
-                Health(health),
-                reservations,
-                Permits(choice, backend.weight),
-                Spell(self.clock, reservations),
-                levels[backend.priority],
-            )
+            sent = Reservations(loads, self.clock)
+            parts = Health(health), sent, Permits(choice, backend.weight), Spell(self.clock, sent)
+            self._members[backend.name] = Member(backend, *parts, levels[backend.priority])
         self._looks = Looks(self._members)
         self._last_known = False
         self._reservation_s = loads.reservation_s
@@ -120,18 +114,20 @@ class Pool:
         return member
 
     def hear(
-        self, now: float, rng: random.Random, client: str, host: str, failed: Iterable[Endpoint]
+        self, now: float, rng: random.Random, client: str, host: str, failed: Iterable[Endpoint], full: bool = False
     ) -> list[tuple[str, Verdict]]:
-        """Take in where a client says that it could not connect, from the address `host`: what came of each.
+        """Take in where a client could not connect, from the address `host`; return what came of each accusation.
 
-        Only places it was sent to count; of others nothing is returned.
+        Only places it was sent to count. One that said that it is `full` is not accused, but not the place to retry.
         """
         self._catch_up(now)
         heard = []
         for endpoint in failed:
             known = map(self._members.get, self.ejections.places(now, client))
             accused = next((member for member in known if member and endpoint in member.told.values()), None)
-            if accused is not None:
+            if accused is not None and full:
+                self.ejections.forgo(now, client, accused.backend.name)
+            elif accused is not None:
                 heard.append((accused.backend.name, self._accuse(accused, now, rng, client, host)))
         return heard
 

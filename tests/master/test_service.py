@@ -223,8 +223,16 @@ def test_a_backend_that_is_full_is_not_accused_and_nobody_without_an_id_is_heard
     master, answers = make_master(5, 5)
     place = ask(master, {"Client": "ann"})["Data"]
     failed = [{"IP": place["IP"], "Port": place["Port"], "Why": "Full"}]
-    ask(master, {"Client": "ann", "Failed": failed})
+    assert ask(master, {"Client": "ann", "Failed": failed})["Data"] != place  # asking again for 15 s, and no place
     ask(master, {"Failed": [{"IP": place["IP"], "Port": place["Port"], "Why": "refused"}]})
+    assert answers.accused_of == []
+
+
+@pytest.mark.parametrize("ip", ["::ffff:zz", "::ffff:", "::FFFF:1.2.3", "", "chat.example", "::ffff:1.2.3.4%"])
+def test_a_failed_place_that_is_no_address_is_nobodys(ip: str) -> None:
+    master, answers = make_master(5, 5)
+    ask(master, {"Client": "ann"})
+    assert ask(master, {"Client": "ann", "Failed": [{"IP": ip, "Port": 9001}]})["Result"] == Result.OK
     assert answers.accused_of == []
 
 
