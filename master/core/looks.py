@@ -32,7 +32,7 @@ class Looks:
         member.look_at = when = max(when, math.nextafter(now, math.inf))
         heapq.heappush(self._heap, (when, member.backend.name))
         if len(self._heap) > 2 * len(self._members) + _SPARE:
-            self._heap = [(at, name) for at, name in self._heap if self._members[name].look_at == at]
+            self._heap = [(at, name) for at, name in self._heap if self._is_meant(name, at)]
             heapq.heapify(self._heap)
         self.next = self._heap[0][0]
 
@@ -41,11 +41,16 @@ class Looks:
         while self._heap and self._heap[0][0] <= now:
             when, name = heapq.heappop(self._heap)
             self.next = self._heap[0][0] if self._heap else math.inf
-            member = self._members[name]
-            if when != member.look_at:
+            if not self._is_meant(name, when):
                 continue
+            member = self._members[name]
             member.look_at = math.inf
             if member.next_look() > now:  # mostly: there is a newer report by now
                 self.watch(member, now)
             else:
                 yield member
+
+    def _is_meant(self, name: str, when: float) -> bool:
+        """Whether that member is still to be looked at then, and is still in the pool."""
+        member = self._members.get(name)
+        return member is not None and member.look_at == when
