@@ -67,7 +67,7 @@ def master(path: str) -> int:
 
     sink = standard_error()
     log = make_logger(sink, json=sys.stderr is None or not sys.stderr.isatty())
-    return trio.run(run_master, _load(path), log, sink)
+    return trio.run(run_master, _load(path), log, sink, path)
 
 
 @cli.command(epilog="\b\nExample:\n  lambdamu check pool.toml")

@@ -111,6 +111,14 @@ class BreakerConfig:
 
 
 @attrs.frozen
+class StateConfig:
+    """What outlives the process: what operators want of backends, and the last good reports."""
+
+    file: str = ""
+    """An SQLite file, made where there is none. Empty: all of it ends with the process."""
+
+
+@attrs.frozen
 class BackendConfig:
     """One member of the pool. The file may leave `name` out; it is `host:port` then, or `[v6]:port`."""
 
@@ -138,6 +146,7 @@ class Config:
     probe: ProbePolicy = ProbePolicy()
     choice: ChoiceConfig = ChoiceConfig()
     breaker: BreakerConfig = BreakerConfig()
+    state: StateConfig = StateConfig()
     backends: tuple[BackendConfig, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -149,6 +158,7 @@ TABLES: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "probe": ProbePolicy,
         "choice": ChoiceConfig,
         "breaker": BreakerConfig,
+        "state": StateConfig,
         "backend": BackendConfig,
     }
 )
@@ -226,6 +236,7 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "open_s": _DEADLINE,
             "max_open_s": Bounds(0.01, 86400),
         },
+        StateConfig: {"file": Bounds(0, 4096)},
         BackendConfig: {
             "name": Bounds(1, 128),
             "port": Bounds(1, MAX_PORT),

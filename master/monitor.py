@@ -25,7 +25,7 @@ from lambdamu.poller import Poller
 from lambdamu.tcp_link import Link
 from lambdamu.timer import Ticks
 from master.config import Mode, ProbePolicy
-from master.core.pool import Pool, State
+from master.core.pool import Pool, State, Wish
 from master.probe import Probe, Questions, is_answer
 from master.usual_answer import UsualAnswer
 
@@ -74,7 +74,7 @@ class _Step(Enum):
 _JITTER: Final = 0.01
 """Each tick is moved by up to this part of the period."""
 _RENEW_FROM: Final = 0.75
-_WORKING: Final = frozenset({State.READY, State.FULL, State.NO_WEIGHT})
+_WORKING: Final = frozenset({State.READY, State.FULL, State.NO_WEIGHT, State.DRAIN})
 
 
 class Monitor(ChildMachine):
@@ -92,6 +92,7 @@ class Monitor(ChildMachine):
         self._link = link
         self._link.user = self
         self._first_s = first_s
+        self._ticks = self._make_ticks(0.0)
         self._step = _Step.RESTING
         self._due_at = -float("inf")
         """When `_due` is meant; the poller calls it for moments that are outdated too."""
@@ -113,17 +114,43 @@ class Monitor(ChildMachine):
         self._usual = {asked: UsualAnswer(needs_task=asked, limits=self._limits) for asked in (True, False)}
 
     async def run(self) -> None:
-        # The interval is the longest time between two questions, jitter included: so a report cannot go stale while
-        # its successor is answered within the timeout.
-        period_s = self._policy.interval_s / (1 + 2 * _JITTER)
-        first = trio.current_time() + self._first_s
-        self._ticks = Ticks(first, period_s, rng=self._rng, jitter=_JITTER, grid_s=self._poller.grid_s)
+        self._ticks = self._make_ticks(trio.current_time() + self._first_s)
         try:
             self._wait_until(self._ticks.next)
             await self._link.run()
         finally:
-            self._due_at = float("inf")
-            self._link.close()
+            self.close()
+
+    def close(self) -> None:
+        self._due_at = float("inf")
+        self._link.close()
+
+    def heed_operator(self, now: float) -> None:
+        """Hear that the operator wants something else: in maintenance it is let alone, at once."""
+        if self._is_let_alone(now):
+            self._disconnect()
+            self._working, self._why = None, ""
+            self._wait_until(self._ticks.next)
+
+    def adopt(self, now: float, probing: Probing) -> None:
+        """Probe in another way from the next tick on; with other questions, over a new connection."""
+        if probing.questions != self._questions:
+            self._out_of_step = True
+        before, self._policy, self._questions = self._policy, probing.policy, probing.questions
+        if before.interval_s != self._policy.interval_s:
+            self._first_s = self._rng.random() * self._policy.interval_s
+            self._ticks = self._make_ticks(now + self._first_s)
+            if self._step in (_Step.RESTING, _Step.HOLDING):
+                self._wait_until(self._ticks.next)
+
+    def _make_ticks(self, first: float) -> Ticks:
+        # The interval is the longest time between two questions, jitter included: so a report cannot go stale while
+        # its successor is answered within the timeout.
+        period_s = self._policy.interval_s / (1 + 2 * _JITTER)
+        return Ticks(first, period_s, rng=self._rng, jitter=_JITTER, grid_s=self._poller.grid_s)
+
+    def _is_let_alone(self, now: float) -> bool:
+        return self._pool[self.name].admin.at(now).wish is Wish.MAINT
 
     def _wait_until(self, moment: float) -> None:
         self._due_at = moment
@@ -139,6 +166,9 @@ class Monitor(ChildMachine):
             self._fail(now, LinkError(LinkFault.TIMEOUT, f"no answer within {self._policy.timeout_s:g} s"))
         else:
             self._ticks.take(now)
+            if self._is_let_alone(now):
+                self.heed_operator(now)
+                return
             if self._out_of_step or now >= self._renew_at:
                 self._disconnect()
             self._begin_probe(now)

@@ -29,6 +29,12 @@ class Health:
     """The kept connection broke, and the backend has not answered since."""
     _score: int = 0
 
+    def adopt(self, policy: HealthPolicy) -> None:
+        """Judge by other counts from now on; the verdict stays, and so does a run that has begun, as far as it can."""
+        up = self.up
+        self.policy = policy
+        self._score = policy.rise + policy.fall - 1 if up else min(self._score, policy.rise - 1)
+
     @property
     def up(self) -> bool:
         return self._score >= self.policy.rise

@@ -147,6 +147,16 @@ class Standing:
                 self._judge(member, now)
         self._look_at_roll(now)
 
+    def set_health(self, now: float, policy: HealthPolicy) -> None:
+        """Judge the probes by another policy from now on."""
+        self._catch_up(now)
+        self._policies = (policy, *self._policies[1:])
+        self.roll.instant_s = policy.stale_after_s
+        for member in self._members.values():
+            member.health.adopt(policy)
+            member.look_at = math.inf
+            self._judge(member, now)
+
     def works(self, now: float) -> bool:
         """Whether at least one backend works, full or not."""
         self._catch_up(now)
