@@ -135,6 +135,8 @@ class BackendConfig:
     zone: str = ""
     priority: int = 0
     """Lower numbers first; the next one only when nobody of those before can be chosen."""
+    load: bool = False
+    """Whether it is asked for its own word: that it drains, and the most users it takes now."""
 
 
 @attrs.frozen

@@ -10,50 +10,23 @@ waits twice a probe would cost more than the probe.
 
 from __future__ import annotations
 
-import random
 from enum import Enum
 from typing import Final
 
-import attrs
 import trio
 
-from lambdamu.datapack import Decoder, WireLimits
+from lambdamu.datapack import Decoder
 from lambdamu.errors import LinkError, RemoteProtocolError
 from lambdamu.machine import ChildMachine
 from lambdamu.messages import Batch, LinkFault
-from lambdamu.poller import Poller
 from lambdamu.tcp_link import Link
 from lambdamu.timer import Ticks
-from master.config import Mode, ProbePolicy
-from master.core.pool import Pool, State, Wish
-from master.probe import Probe, Questions, is_answer
+from master.config import Mode
+from master.core.pool import State, Wish
+from master.load_talk import LoadTalk
+from master.probe import Probe, is_answer
+from master.probing import ProbeObserver, Probing
 from master.usual_answer import UsualAnswer
-
-
-class ProbeObserver:
-    """Hears what the probes find; this one does nothing with it."""
-
-    def probed(self, name: str, failure: LinkError | None) -> None:
-        """A probe ended, well or with `failure`."""
-
-    def became(self, name: str, state: State, why: LinkError | None) -> None:
-        """A backend went over from working to not working or back, or does not work for another reason than before.
-
-        Full and not full both work.
-        """
-
-
-@attrs.frozen
-class Probing:
-    """What all monitors of a master have in common."""
-
-    policy: ProbePolicy
-    questions: Questions
-    limits: WireLimits
-    pool: Pool
-    poller: Poller
-    rng: random.Random
-    observer: ProbeObserver
 
 
 class _Step(Enum):
@@ -71,6 +44,8 @@ class _Step(Enum):
     HOLDING = 3
 
 
+__all__ = ["Monitor", "ProbeObserver", "Probing"]
+
 _JITTER: Final = 0.01
 """Each tick is moved by up to this part of the period."""
 _RENEW_FROM: Final = 0.75
@@ -78,9 +53,12 @@ _WORKING: Final = frozenset({State.READY, State.FULL, State.NO_WEIGHT, State.DRA
 
 
 class Monitor(ChildMachine):
-    """Watches the backend `name`; `first_s` seconds after its start it probes for the first time."""
+    """Watches the backend `name`; `first_s` seconds after its start it probes for the first time.
 
-    def __init__(self, name: str, link: Link, *, first_s: float, probing: Probing) -> None:
+    `load`: whether it also asks for the backend's own word of its load.
+    """
+
+    def __init__(self, name: str, link: Link, *, first_s: float, probing: Probing, load: bool = False) -> None:
         super().__init__(name)
         self._policy = probing.policy
         self._questions = probing.questions
@@ -91,6 +69,7 @@ class Monitor(ChildMachine):
         self._observer = probing.observer
         self._link = link
         self._link.user = self
+        self._talk = LoadTalk(name, probing, wanted=load)
         self._first_s = first_s
         self._ticks = self._make_ticks(0.0)
         self._step = _Step.RESTING
@@ -128,9 +107,14 @@ class Monitor(ChildMachine):
     def heed_operator(self, now: float) -> None:
         """Hear that the operator wants something else: in maintenance it is let alone, at once."""
         if self._is_let_alone(now):
+            self._talk.begin(now)
             self._disconnect()
             self._working, self._why = None, ""
             self._wait_until(self._ticks.next)
+
+    def ask_load(self, now: float, *, wanted: bool) -> None:
+        """Ask for the load from now on, or not."""
+        self._talk.begin(now, wanted=wanted)
 
     def adopt(self, now: float, probing: Probing) -> None:
         """Probe in another way from the next tick on; with other questions, over a new connection."""
@@ -169,7 +153,8 @@ class Monitor(ChildMachine):
             if self._is_let_alone(now):
                 self.heed_operator(now)
                 return
-            if self._out_of_step or now >= self._renew_at:
+            self._talk.end(now)
+            if self._out_of_step or now >= self._renew_at or self._policy.mode is Mode.RECONNECT:
                 self._disconnect()
             self._begin_probe(now)
 
@@ -233,7 +218,10 @@ class Monitor(ChildMachine):
 
     def broken(self, now: float, why: LinkError) -> None:
         """Hear that the connection is of no more use: a failure of the probe under way, else news of the backend."""
-        if self._step is _Step.HOLDING or (self._good and why.why == LinkFault.CLOSED):
+        self._talk.end(now)
+        if self._step is _Step.HOLDING and self._policy.mode is Mode.RECONNECT:
+            self._disconnect()
+        elif self._step is _Step.HOLDING or (self._good and why.why == LinkFault.CLOSED):
             # No answer of the backend that runs now: it may have been started anew under the kept connection.
             self._report_state(self._pool.record_lost(now, self.name), why)
             self._disconnect()
@@ -243,7 +231,9 @@ class Monitor(ChildMachine):
 
     def _take(self, now: float, batch: Batch) -> None:
         """Take in what the backend says: the answers, or news where nothing is owed."""
+        batch = self._talk.listen(now, batch)
         if self._step is not _Step.ASKING:
+            self._disconnect_early()
             self._out_of_step = self._out_of_step or any(map(is_answer, batch))
             return
         self._probe.take(batch)
@@ -260,9 +250,18 @@ class Monitor(ChildMachine):
         state = self._pool.record_report(now, self._rng, self.name, count, self._asked_at, (address.host, address.port))
         self._report_state(state, None)
         self._observer.probed(self.name, None)
-        if self._policy.mode is Mode.RECONNECT:
-            self._disconnect()
         self._wait_until(self._ticks.next)
+        question = self._talk.question()
+        if question is not None:
+            try:
+                self._link.send(question)
+            except LinkError as exc:
+                self.broken(now, exc)
+        self._disconnect_early()
+
+    def _disconnect_early(self) -> None:
+        if self._policy.mode is Mode.RECONNECT and self._step is _Step.HOLDING and not self._talk.owed:
+            self._disconnect()
 
     def _fail(self, now: float, why: LinkError) -> None:
         self._observer.probed(self.name, why)

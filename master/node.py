@@ -27,6 +27,7 @@ from lambdamu.tcp_server import Ending, PortObserver, TCPServer
 from lambdamu.timer import Timer
 from master.config import BackendConfig, Config, MasterPolicy
 from master.core.ejection import Verdict
+from master.core.health import Said
 from master.core.pool import Admin, State
 from master.log import Throttle
 from master.metrics import Metrics
@@ -135,12 +136,15 @@ class Node(LogicalMachine):
         self._observer.forget(difference.removed)
         self.master.policy = _answers(new.master)
         self.servers.do_start(self._nursery)
-        self._adopt(now, new)
+        self._adopt(now, difference)
         return difference
 
-    def _adopt(self, now: float, config: Config) -> None:
-        """Have all probes made as `config` says."""
-        probe, before, self.config = config.probe, self.config.probe, config
+    def _adopt(self, now: float, difference: Difference) -> None:
+        """Have all probes made as the new configuration says."""
+        probe, before, self.config = difference.config.probe, self.config.probe, difference.config
+        for change in difference.changed:
+            if change.key == "load":
+                self.servers[change.name].ask_load(now, wanted=change.after)
         if probe == before:
             return
         self.pool.set_health(now, make_health(probe))
@@ -156,6 +160,7 @@ class Node(LogicalMachine):
             TCPLink(backend.host, backend.port, resolver=self._resolver, poller=self._poller),
             first_s=part * self.config.probe.interval_s,
             probing=self._probing,
+            load=backend.load,
         )
 
     async def _log_whether_anybody_lives(self) -> None:
@@ -212,6 +217,8 @@ class Observer(PortObserver, ProbeObserver):
         self._accused = Throttle(_CHANGE_LOG_S, _CHANGES_AT_ONCE)
         self._throttles: dict[str, Throttle] = {}
         self._unsaid: dict[str, _Change] = {}
+        self._draining: set[str] = set()
+        """Those that say so of themselves."""
 
     def answered(self, result: Result) -> None:
         self._metrics.asks[result] += 1
@@ -243,6 +250,11 @@ class Observer(PortObserver, ProbeObserver):
     def probed(self, name: str, failure: LinkError | None) -> None:
         self._metrics.probed(name, failure)
 
+    def said(self, name: str, said: Said) -> None:
+        if said.drain != (name in self._draining):
+            self._draining ^= {name}
+            self._log.info("backend_drains" if said.drain else "backend_drains_no_more", backend=name)
+
     def became(self, name: str, state: State, why: LinkError | None) -> None:
         self._unsaid[name] = _Change(state, why)
         self._say(name, trio.current_time())
@@ -252,6 +264,7 @@ class Observer(PortObserver, ProbeObserver):
         for name in names:
             self._throttles.pop(name, None)
             self._unsaid.pop(name, None)
+            self._draining.discard(name)
 
     def say_rest(self, now: float) -> None:
         """Log the last change of those for which there was no room in the log before."""

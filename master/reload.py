@@ -26,12 +26,13 @@ _PLACE: Final = ("host", "port")
 
 @attrs.frozen
 class Changed:
-    """One key that has another value. `entry` is the table, as in `[probe]`."""
+    """One key that has another value. `entry` is the table, as in `[probe]`; `name` is that of the backend, if any."""
 
     entry: str
     key: str
     before: Any
     after: Any
+    name: str = ""
 
     def __str__(self) -> str:
         return f"{self.entry}: {self.key}: {_show(self.before)} -> {_show(self.after)}"
@@ -99,7 +100,7 @@ def _keys(entry: str, old: Any, new: Any) -> Iterator[Changed]:
     for field in attrs.fields(type(old)):
         before, after = getattr(old, field.name), getattr(new, field.name)
         if before != after:
-            yield Changed(entry, field.name, before, after)
+            yield Changed(entry, field.name, before, after, getattr(new, "name", ""))
 
 
 def _without(new: Config, fixed: Iterable[Changed]) -> Config:

@@ -7,6 +7,8 @@ consecutive results count. A link that was lost takes an up backend out of choic
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
 
 
@@ -53,6 +55,18 @@ class Health:
     def lose(self) -> None:
         """Hear that the kept connection broke; this is no result of a probe."""
         self.lost = True
+
+
+@attrs.frozen
+class Said:
+    """What a backend says of itself, if asked: that it drains, the most users it takes, its CPU from 0 to 1."""
+
+    drain: bool = False
+    capacity: int | None = None
+    cpu: float | None = None
+
+
+NOTHING_SAID: Final = Said()
 
 
 @attrs.frozen

@@ -10,7 +10,7 @@ import attrs
 from master.core.admin import READY, Admin, Wish
 from master.core.answers import Place, State
 from master.core.backend import FAMILIES, Backend, Endpoint, Family
-from master.core.health import Health, Report
+from master.core.health import NOTHING_SAID, Health, Report, Said
 from master.core.join_cap import Permits
 from master.core.load import Reservations, Spell
 from master.core.selection import Candidate, Group, Level
@@ -41,6 +41,10 @@ class Member(Candidate):
     """It is ejected until then: clients say that it does not work, whatever the probes find."""
     admin: Admin = READY
     """What the operator wants of it, as it was judged last."""
+    said: Said = NOTHING_SAID
+    """What it says of itself."""
+    limit: int | None = attrs.field(init=False)
+    """The most users: as it is configured, or as it says, if that is less."""
     awaited: bool = False
     """Whether the door stays closed until it has been probed: it was there at the start."""
     heard: bool = False
@@ -54,6 +58,7 @@ class Member(Candidate):
 
     def __attrs_post_init__(self) -> None:
         self.groups = self.level.groups(self.backend.zone)
+        self.hear(self.said)
 
     def users(self, now: float) -> int:
         """Return the users it is taken to have: those reported, and those sent since, by all masters."""
@@ -62,8 +67,7 @@ class Member(Candidate):
 
     def free(self, now: float) -> int | None:
         """Return the places left, never below 0; None for no limit."""
-        capacity = self.backend.capacity
-        return None if capacity is None else max(0, capacity - self.users(now))
+        return None if self.limit is None else max(0, self.limit - self.users(now))
 
     def load(self, now: float) -> float:
         """Return the users it is likely to have by weight, the number that is compared; the weight is over 0."""
@@ -83,10 +87,15 @@ class Member(Candidate):
         return reported, self.reservations.policy.masters * self.reservations.weigh(x)
 
     def state(self, now: float) -> State:
-        wish = self.admin.at(now).wish
+        wish = self.wish(now)
         if wish is Wish.MAINT:
             return State.MAINT
         return State.DRAIN if (state := self.found(now)) in WORKING and wish is Wish.DRAIN else state
+
+    def wish(self, now: float) -> Wish:
+        """Return what is wanted of it: what the operator wants, and a backend may declare itself draining."""
+        wish = self.admin.at(now).wish
+        return Wish.DRAIN if self.said.drain and wish is Wish.READY else wish
 
     def found(self, now: float) -> State:
         """Return the same, whatever the operator wants."""
@@ -112,7 +121,7 @@ class Member(Candidate):
 
     def was_good(self, now: float) -> bool:
         """Whether it may be a candidate where its last good report is taken for true."""
-        wanted = self.admin.at(now).wish is Wish.READY and now >= self.barred_until and self.backend.weight > 0
+        wanted = self.wish(now) is Wish.READY and now >= self.barred_until and self.backend.weight > 0
         return wanted and self.report is not None and self.free(now) != 0
 
     def next_look(self) -> float:
@@ -137,8 +146,15 @@ class Member(Candidate):
         """Be as the operator describes it now; it is no candidate meanwhile."""
         self.backend = backend
         self.permits.weigh(backend.weight)
+        self.hear(self.said)
         if self.probed is not None:
             self._tell(self.probed)
+
+    def hear(self, said: Said) -> None:
+        """Take in what it says of itself; it can only lower what it may be given."""
+        self.said = said
+        limits = [limit for limit in (self.backend.capacity, said.capacity) if limit is not None]
+        self.limit = min(limits) if limits else None
 
     def _tell(self, probed: Endpoint) -> None:
         self.probed = probed

@@ -92,7 +92,7 @@ class Pool(Standing):
         for endpoint in failed:
             known = map(self._members.get, self.ejections.places(now, client))
             accused = next((member for member in known if member and endpoint in member.told.values()), None)
-            if accused is not None and accused.admin.at(now).wish is not Wish.READY:
+            if accused is not None and accused.wish(now) is not Wish.READY:
                 continue  # nobody is sent there anyway, and an ejection would be one of few
             if accused is not None:
                 heard.append((accused.backend.name, self._accuse(accused, now, rng, client, host)))
@@ -131,7 +131,7 @@ class Pool(Standing):
             self._answers[Reason.LAST_KNOWN] += 1
         elif why is not Reason.BEST:
             self._answers[why] += 1
-        if member.backend.capacity is not None and member.free(now) == 0:
+        if member.limit is not None and member.free(now) == 0:
             self._candidates.leave(member)
         if now + member.reservations.policy.reservation_s < member.look_at:
             self._looks.watch(member, now)

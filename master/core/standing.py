@@ -16,7 +16,7 @@ from master.core.backend import Backend, Endpoint
 from master.core.candidates import Candidates, make_levels
 from master.core.choice import ChoicePolicy
 from master.core.ejection import EjectionPolicy, Ejections
-from master.core.health import Health, HealthPolicy, Report
+from master.core.health import NOTHING_SAID, Health, HealthPolicy, Report, Said
 from master.core.join_cap import Permits
 from master.core.load import LoadPolicy, Reservations, SessionClock, Spell
 from master.core.looks import Looks
@@ -90,6 +90,14 @@ class Standing:
         member = self._members[name]
         self._catch_up(now)
         member.health.lose()
+        return self._judge(member, now)
+
+    def record_said(self, now: float, name: str, said: Said) -> State:
+        """Take in what a backend says of itself; return its state. It changes nothing of what its probes find."""
+        member = self._members[name]
+        self._catch_up(now)
+        if said != member.said:
+            member.hear(said)
         return self._judge(member, now)
 
     def bar(self, now: float, name: str, until: float) -> State:
@@ -210,7 +218,7 @@ class Standing:
         if member.admin is not READY:
             self._heed_operator(member, now)
         state = member.state(now)
-        counted = member.admin.wish is Wish.READY and (member.heard or member.awaited)
+        counted = member.wish(now) is Wish.READY and (member.heard or member.awaited)
         if counted != member.counted or (state in WORKING) != member.serving:
             self._turn(member, state in WORKING, counted, now)
         self._place(member, state, now)
@@ -222,6 +230,7 @@ class Standing:
         if member.admin.wish is Wish.MAINT:
             # What comes back afterwards may be another process: it has to answer first.
             member.health.lose()
+            member.hear(NOTHING_SAID)
             member.spell.broken()
             self._await_no_more(member)
 
@@ -236,7 +245,7 @@ class Standing:
                 self.roll.rose()
             else:
                 member.spell.broken()
-                if member.admin.wish is Wish.READY:
+                if member.wish(now) is Wish.READY:
                     self.roll.fell(now)
                 else:
                     self.roll.left()

@@ -209,6 +209,22 @@ def test_a_hangup_signal_has_the_file_read_again(stage: Stage) -> None:
     assert len(master.events("reloaded")) == 1
 
 
+def test_a_backend_drains_by_its_own_word(stage: Stage) -> None:
+    leaving, leaves = stage.server("--load")
+    _, stays = stage.server("--users", "50")
+    master, port = stage.master(leaves, stays, text=FAST, backend="load = true")
+    wait_until_named(port, leaves)
+    leaving.signal(signal.SIGUSR1)
+    end = time.monotonic() + 10
+    while not master.events("backend_drains"):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert set_of_named(port, 0.5) == {stays}
+    leaving.signal(signal.SIGUSR1)
+    wait_until_named(port, leaves)
+    assert not master.events("backend_down")
+
+
 def test_a_restarted_master_takes_its_port_at_once_and_a_second_copy_says_one_line(stage: Stage) -> None:
     master, port = stage.master()
     clients = [Client(port) for _ in range(50)]

@@ -176,6 +176,17 @@ async def test_a_full_disk_stops_nobody_is_told_of_and_tried_again(autojump_cloc
         assert disk.saves == saves
 
 
+async def test_who_changes_much_while_the_disk_is_full_has_it_tried_no_more_often(autojump_clock: object) -> None:
+    disk = Disk()
+    disk.full = True
+    house = House(disk, Config(backends=CONFIG.backends))
+    async with kept(house):
+        for i in range(300):
+            house.want("a", Admin(Wish.DRAIN, "ann", str(i)))
+            await trio.sleep(0.2)
+        assert disk.saves <= 10
+
+
 async def test_a_state_that_cannot_be_read_is_as_none(autojump_clock: object) -> None:
     disk = Disk()
     disk.full = True

@@ -183,6 +183,7 @@ async def test_other_credentials_and_another_interval_are_used_within_a_cycle(tm
         home.write(*backends, head=head)
         assert not (await home.operations.reload("test")).faults
         assert home.node.pool["b0"].state(trio.current_time()) is State.READY
+        assert home.node.pool["b0"].health.policy.rise == 3
         with trio.fail_after(5):
             stats = await backends[0].until(lambda stats: stats.user_mail == "other@host")
         assert stats.opened == 2
@@ -202,7 +203,15 @@ async def test_what_cannot_change_live_is_named_and_the_rest_is_done(tmp_path: P
         await home.until_ready("b1")
 
 
-async def test_maintenance_closes_the_connection_and_ready_brings_it_back(tmp_path: Path) -> None:
+async def test_maintenance_closes_the_connection_at_once(tmp_path: Path) -> None:
+    head = HEAD.replace("= 0.1", "= 1.5").replace("2.0", "30.0")
+    async with fleet(1) as backends, house(tmp_path / "pool.toml", *backends, head=head) as home:
+        home.operations.set_admin("b0", Wish.MAINT, who="ann", why="a new disk")
+        with trio.fail_after(1.0):
+            await backends[0].until(lambda stats: stats.open_now == 0)
+
+
+async def test_maintenance_ends_the_probes_and_ready_brings_them_back(tmp_path: Path) -> None:
     async with fleet(2) as backends, house(tmp_path / "pool.toml", *backends) as home:
         state = home.operations.set_admin("b1", Wish.MAINT, who="ann", why="a new disk")
         assert state is State.MAINT
@@ -227,3 +236,16 @@ async def test_a_reload_leaves_what_the_operator_wants(tmp_path: Path) -> None:
         assert {await home.ask() for _ in range(10)} == {backends[2].address[1]}
         now = trio.current_time()
         assert [home.node.pool[name].state(now) for name in ("b0", "b1")] == [State.DRAIN, State.MAINT]
+
+
+async def test_a_reload_has_one_asked_for_its_load_over_the_connection_that_is_there(tmp_path: Path) -> None:
+    async with fleet(1) as backends, house(tmp_path / "pool.toml", *backends) as home:
+        home.write(*backends, keys="load = true\n")
+        reloaded = await home.operations.reload("test")
+        assert reloaded.difference is not None
+        assert reloaded.difference.lines() == ['~ [[backend]] "b0": load: false -> true']
+        with trio.fail_after(5):
+            await backends[0].until(lambda stats: b"Load" in stats.last_question)
+        await trio.sleep(0.5)
+        assert home.node.pool["b0"].state(trio.current_time()) is State.READY
+        assert home.sample("probe_failures_total", backend="b0") == 0

@@ -11,7 +11,7 @@ from master.core.admin import READY, Admin, Wish
 from master.core.backend import Backend
 from master.core.choice import ChoicePolicy, Panic
 from master.core.ejection import Verdict
-from master.core.health import HealthPolicy, Report
+from master.core.health import HealthPolicy, Report, Said
 from master.core.load import LoadPolicy
 from master.core.pool import Ask, Assignment, Pool, Reason, Refused, State
 
@@ -187,8 +187,18 @@ def test_a_drained_one_has_no_place_for_users_and_its_own_need_one_when_it_falls
         pool.record_report(0.0, random.Random(1), name, count, 0.0, PROBED)
     pool.set_admin(0.0, "a", DRAIN)
     assert (pool.spare(0.0).biggest, pool.spare(0.0).room, pool.spare(0.0).fits) == ("b", 40, False)
-    pool.record_report(1.0, random.Random(1), "b", 0, 1.0, PROBED)
+    for name in "bc":
+        pool.record_report(0.5, random.Random(1), name, 60, 0.5, PROBED)
+    assert (pool.spare(0.5).biggest, pool.spare(0.5).users, pool.spare(0.5).room) == ("b", 60, 40)
+    pool = Pool([Backend(name, capacity=50) for name in "bc"] + [Backend("a")], HealthPolicy(), LoadPolicy(), PLAIN)
+    for name, count in (("a", 90), ("b", 10), ("c", 10)):
+        pool.record_report(0.0, random.Random(1), name, count, 0.0, PROBED)
+    pool.set_admin(0.0, "a", DRAIN)
+    spare = pool.spare(0.0)
+    assert (spare.biggest, spare.users, spare.room, spare.fits) == ("a", 90, 80, False)
     pool.set_admin(1.0, "c", MAINT)
+    assert (pool.spare(1.0).biggest, pool.spare(1.0).room) == ("a", 40)
+    pool.set_admin(1.0, "a", MAINT)
     assert (pool.spare(1.0).biggest, pool.spare(1.0).room) == ("b", 0)
 
 
@@ -211,6 +221,46 @@ def test_complaints_of_a_drained_one_are_not_heard() -> None:
     bench.pool.set_admin(0.4, "a", READY)
     heard = [bench.pool.hear(0.5, bench.rng, f"c{i}", f"10.{i}.0.1", [told]) for i in range(3)]
     assert heard[-1] == [("a", Verdict.EJECTED)]
+
+
+def test_the_share_that_may_be_ejected_is_of_those_in_service() -> None:
+    bench = Bench(*"abcdefg")
+    bench.report(0.0, a=0, b=50, c=50, d=50, e=50, f=50, g=50)
+    for name in "defg":
+        bench.pool.set_admin(0.1, name, MAINT)
+    for i in range(3):
+        assert bench.ask(0.2, f"c{i}") == "a"
+    heard = [bench.pool.hear(0.5, bench.rng, f"c{i}", f"10.{i}.0.1", [("10.0.0.97", 9001)]) for i in range(3)]
+    assert heard[-1] == [("a", Verdict.LIMIT)]
+
+
+def test_what_a_backend_says_of_itself_sets_it_aside_and_makes_it_no_better() -> None:
+    bench = Bench("a", "b", choice=ChoicePolicy(first_round_s=0.0, panic_threshold=0.9))
+    bench.report(0.0, a=0, b=100)
+    assert bench.pool.record_said(0.1, "a", Said(drain=True)) is State.DRAIN
+    assert bench.ask(0.1) == "b"
+    assert bench.pool["a"].admin == READY
+    bench.pool.record_lost(0.2, "a")
+    assert bench.pool.record_said(0.2, "a", Said(drain=False)) is State.LOST
+    bench.pool.set_admin(0.3, "a", DRAIN)
+    bench.report(0.4, a=0)
+    assert bench.pool.record_said(0.4, "a", Said(drain=False)) is State.DRAIN
+    assert bench.pool.set_admin(0.5, "a", READY) is State.READY
+
+
+@pytest.mark.parametrize(("own", "said", "limit"), [(None, 5, 5), (10, 5, 5), (10, 50, 10), (10, None, 10), (0, 5, 0)])
+def test_a_capacity_that_a_backend_says_can_only_lower_its_own(own: int | None, said: int | None, limit: int) -> None:
+    pool = Pool([Backend("a", capacity=own)], HealthPolicy(), LoadPolicy(), PLAIN)
+    pool.record_report(0.0, random.Random(1), "a", 0, 0.0, PROBED)
+    pool.record_said(0.1, "a", Said(capacity=said))
+    for _ in range(limit):
+        assert isinstance(pool.assign(0.2, random.Random(1), Ask()), Assignment)
+    assert isinstance(pool.assign(0.2, random.Random(1), Ask()), Refused)
+    raised = None if own is None else own + 1
+    pool.change(0.3, [Backend("a", capacity=raised)])
+    assert pool["a"].free(0.3) == min(each for each in (raised, said) if each is not None) - limit
+    pool.record_said(0.4, "a", Said())
+    assert pool["a"].free(0.4) == (None if raised is None else raised - limit)
 
 
 def test_what_an_earlier_process_left_is_trusted_only_where_last_known_is() -> None:

@@ -200,6 +200,8 @@ def test_zones_and_levels_are_those_of_the_new_pool() -> None:
     bench.pool.change(0.1, [in_x, in_y, C])
     assert bench.ask(0.2, zone="y") == "b"
     assert bench.ask(0.2, zone="x") == "a"
+    bench.pool.change(0.25, [attrs.evolve(in_x, zone="y"), attrs.evolve(in_y, zone="x"), C])
+    assert (bench.ask(0.27, zone="y"), bench.ask(0.27, zone="x")) == ("a", "b")
     bench.pool.change(0.3, [attrs.evolve(in_x, priority=1), in_y, C])
     assert bench.named(0.4) == {"b", "c"}
     bench.pool.change(0.5, [attrs.evolve(in_x, priority=1), C])
@@ -209,13 +211,44 @@ def test_zones_and_levels_are_those_of_the_new_pool() -> None:
     assert bench.pool.explain(0.8, Ask())[0].reason is Reason.BEST
 
 
-def test_an_ejection_outlives_a_change_of_others_and_of_the_weight() -> None:
-    bench = Bench(*(Backend(name) for name in "abcd"))
+def eject_a(bench: Bench) -> None:
     bench.report(0.0, a=0, b=50, c=50, d=50)
     for i in range(3):
         bench.ask(0.1, client=f"c{i}")
         bench.pool.hear(0.2, bench.rng, f"c{i}", f"10.{i}.0.1", [("a", 9001)])
     assert bench.pool["a"].state(0.3) is State.EJECTED
+
+
+def test_an_ejection_is_forgotten_with_the_backend() -> None:
+    bench = Bench(*(Backend(name) for name in "abcd"))
+    eject_a(bench)
+    bench.pool.change(0.4, [B, C])
+    assert bench.pool.ejections.out(0.4) == frozenset()
+    bench.ask(0.5, client="x")
+    assert len(bench.pool.hear(0.6, bench.rng, "x", "10.9.0.1", [("b", 9001), ("c", 9001)])) == 1
+
+
+def test_who_moved_is_on_no_trial_for_what_was_said_of_its_old_place() -> None:
+    bench = Bench(*(Backend(name) for name in "abcd"))
+    eject_a(bench)
+    bench.pool.change(0.4, list(map(Backend, "abcd")), moved=frozenset("a"))
+    bench.report(0.5, a=0)
+    assert bench.named(0.5, 20) == {"a"}
+
+
+def test_who_is_gone_counts_in_no_panic() -> None:
+    bench = Bench(*(Backend(name) for name in "abcd"), choice=ChoicePolicy(first_round_s=0.0, panic_threshold=0.6))
+    bench.report(0.0, a=0, b=0)
+    assert bench.ask(0.1) == "panic"
+    bench.pool.change(0.2, [A, B, C])
+    assert bench.ask(0.3) in "ab"
+    bench.pool.change(0.4, [A, C, Backend("d")])
+    assert bench.ask(0.5) == "panic"
+
+
+def test_an_ejection_outlives_a_change_of_others_and_of_the_weight() -> None:
+    bench = Bench(*(Backend(name) for name in "abcd"))
+    eject_a(bench)
     bench.pool.change(0.4, [attrs.evolve(A, weight=2.0), B, C])
     assert bench.pool["a"].state(0.5) is State.EJECTED
     bench.pool.change(0.6, [A, B, C], moved=frozenset({"a"}))

@@ -168,6 +168,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert (member.state(self.now) is State.READY) == known.usable(self.now)
             assert member.users(self.now) == known.users(self.now) >= 0
             assert member.free(self.now) is None or member.free(self.now) >= 0  # type: ignore[operator]
+            assert member.level.weights == sum(other.backend.weight for other in self.pool if other.stamp)
         assert self.pool.entries <= 3 * (2 * 4 + 64)  # of all, and of up to two zones
 
     def teardown(self) -> None:

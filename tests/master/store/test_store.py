@@ -79,7 +79,7 @@ def test_what_is_no_database_is_not_written_over(tmp_path: Path) -> None:
 def test_a_database_of_something_else_is_let_alone(tmp_path: Path) -> None:
     file = tmp_path / "other.db"
     with closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute("CREATE TABLE admin (what TEXT)")
+        connection.execute("CREATE TABLE letters (what TEXT)")
     before = file.read_bytes()
     refused(file)
     assert file.read_bytes() == before
