@@ -47,6 +47,8 @@ class MasterPolicy:
     """After this an assignment that no report has confirmed is forgotten."""
     retry_after_s: float = 2.0
     """The base of RetryAfter, which is jittered by up to a half either way."""
+    reload_on_change: bool = False
+    """Whether the file is read again, without a signal, when it has become another one."""
 
 
 @attrs.frozen

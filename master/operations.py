@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import Final
 
 import attrs
 import structlog
@@ -13,12 +14,14 @@ import trio
 from master.config import Config
 from master.config_file import ConfigError, load
 from master.core.pool import Admin, State, Wish
+from master.file_watch import FileWatch, stamp_of
 from master.keeper import Keeper, describe
 from master.node import Node
 from master.reload import Difference
 
 Logger = structlog.typing.FilteringBoundLogger
-_SHOWN = 20
+_LOOK_S: Final = 1.0
+_SHOWN: Final = 20
 """So many differences stand in the log; the rest is counted."""
 
 
@@ -55,6 +58,8 @@ class Operations:
         self._fit = fit
         self._wall = wall
         self._one_at_a_time = trio.Lock()
+        self._watch = FileWatch()
+        self._watch.take(stamp_of(path))
         self.last: Reloaded | None = None
 
     def set_admin(self, name: str, wish: Wish, *, who: str, why: str, for_s: float | None = None) -> State:
@@ -69,6 +74,8 @@ class Operations:
     async def reload(self, who: str) -> Reloaded:
         """Read the file, and go over to what it says: all of it, or nothing where anything in it is not right."""
         async with self._one_at_a_time:
+            # Before it is read: who writes after this is seen as a change.
+            self._watch.take(await trio.to_thread.run_sync(stamp_of, self._path, abandon_on_cancel=True))
             try:
                 # In a thread: ten thousand backends take a second to read.
                 config = await trio.to_thread.run_sync(load, self._path, abandon_on_cancel=True)
@@ -80,6 +87,17 @@ class Operations:
                     self._log.warning("config", message=warning)
             self._tell(self.last)
             return self.last
+
+    async def watch(self) -> None:
+        """Reload when the file is another one, as long as the configuration says so; until cancelled."""
+        while True:
+            await trio.sleep(_LOOK_S)
+            if not self._node.config.master.reload_on_change:
+                continue
+            # In a thread: the file may lie on a disk that hangs.
+            stamp = await trio.to_thread.run_sync(stamp_of, self._path, abandon_on_cancel=True)
+            if self._watch.look(stamp):
+                await self.reload("change of the file")
 
     def _tell(self, reloaded: Reloaded) -> None:
         metrics = self._node.metrics

@@ -45,8 +45,8 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
     node = Node(config, rng=random.Random(), log=log)
     node.metrics.watch_log(lambda: sink.dropped)
     keeper = Keeper(open_store(config.state.file), node, log)
-    await keeper.restore()
     process = _Process(node, Operations(node, keeper, log, path, fit=fit), log)
+    await keeper.restore()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
             addresses = await nursery.start(node.run, listeners)
@@ -54,6 +54,7 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
                 log.info("listening", address=str(address), backends=len(config.backends))
             nursery.start_soon(process.obey, signals, nursery)
             nursery.start_soon(keeper.run)
+            nursery.start_soon(process.operations.watch)
             nursery.start_soon(_spare_the_collector, config.probe.interval_s + config.probe.timeout_s)
             await process.finished(nursery)
     log.info("stopped")

@@ -17,7 +17,7 @@ from master.config import TABLES, Config, MasterPolicy, ProbePolicy, figure
 _LIVE: Final[Mapping[type[Any], frozenset[str]]] = MappingProxyType(
     {
         ProbePolicy: frozenset(field.name for field in attrs.fields(ProbePolicy)),
-        MasterPolicy: frozenset({"grace_s", "linger_s", "retry_after_s"}),
+        MasterPolicy: frozenset({"grace_s", "linger_s", "retry_after_s", "reload_on_change"}),
     }
 )
 """The keys of tables other than [[backend]] that change without a restart."""

@@ -146,6 +146,7 @@ def test_weight_counts_at_once(policy: Policy) -> None:
     bench = Bench(A, B, choice=attrs.evolve(PLAIN, policy=policy))
     bench.report(0.0, a=0, b=0)
     bench.pool.change(0.1, [attrs.evolve(A, weight=9.0), B])
+    assert bench.pool["a"].level.weights == 10.0
     names = [bench.ask(0.2) for _ in range(200)]
     assert names.count("a") > 150 or policy is Policy.TWO_CHOICES
     bench.pool.change(0.3, [attrs.evolve(A, weight=0.0), B])
