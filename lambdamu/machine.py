@@ -48,6 +48,9 @@ class ChildMachine(LogicalMachine):
         """Work until cancelled."""
         raise NotImplementedError
 
+    def close(self) -> None:
+        """Do nothing any more from now on; the task is cancelled next. Again does nothing."""
+
 
 Child = TypeVar("Child", bound=ChildMachine)
 Settings = TypeVar("Settings")
@@ -70,12 +73,15 @@ class LMList(Generic[Child, Settings]):
     def __len__(self) -> int:
         return len(self._running)
 
+    def __getitem__(self, name: str) -> Child:
+        return self._running[name][0]
+
     def do_prepare(self, settings: Iterator[Settings] | list[Settings] | tuple[Settings, ...]) -> None:
         """Build every child before any of them starts, so that a bad one stops all."""
         self._prepared = [self._build(item) for item in settings]
 
     def do_start(self, nursery: trio.Nursery) -> None:
-        """Start what was prepared, one task each."""
+        """Start what was prepared, one task each, beside those that run already."""
         for child in self._prepared:
             scope = trio.CancelScope()
             self._running[child.name] = (child, scope)
@@ -83,8 +89,10 @@ class LMList(Generic[Child, Settings]):
         self._prepared = []
 
     def stop(self, name: str) -> None:
-        """Stop the child `name`; its task ends at its next checkpoint."""
-        self._running[name][1].cancel()
+        """Stop the child `name` and know it no more; its task ends at its next checkpoint."""
+        child, scope = self._running.pop(name)
+        child.close()
+        scope.cancel()
 
     async def _run(self, child: Child, scope: trio.CancelScope) -> None:
         try:

@@ -78,6 +78,7 @@ USER_MAIL: Final = "UserMail"
 TASK_OBJECT: Final = "TaskObject"
 SYSTEM: Final = "System"
 USER_COUNT: Final = "UserCount"
+LOAD: Final = "Load"
 
 MAX_COUNT: Final = 2**53
 """A count must be below it: the numbers of Lua and JavaScript are exact only so far."""

@@ -67,7 +67,7 @@ def master(path: str) -> int:
 
     sink = standard_error()
     log = make_logger(sink, json=sys.stderr is None or not sys.stderr.isatty())
-    return trio.run(run_master, _load(path), log, sink)
+    return trio.run(run_master, _load(path), log, sink, path)
 
 
 @cli.command(epilog="\b\nExample:\n  lambdamu check pool.toml")
@@ -90,12 +90,15 @@ def check(file: str) -> int:
 @click.option("--users", type=click.IntRange(0, 2**53 - 1), default=0, help="Users it has from the start.")
 @click.option("--capacity", type=click.IntRange(0, 2**53 - 1), help="The most users it lets in.")
 @click.option("--probe-mail", default="master@localhost", show_default=True, help="Who says this is no user.")
+@click.option("--load", is_flag=True, help="Answer System.Get Load; SIGUSR1 has it drain, and again end that.")
 @click.option(
     "--fault",
     metavar="KIND",
     help="What goes wrong: hang-auth, hang-count, no-count, garbage, close, half, slow:SECONDS, count:VALUE.",
 )
-def server(listen: Address, name: str, users: int, capacity: int | None, probe_mail: str, fault: str | None) -> int:
+def server(
+    listen: Address, name: str, users: int, capacity: int | None, probe_mail: str, load: bool, fault: str | None
+) -> int:
     """Run a backend with its business logic cut out: it lets users in and counts them."""
     from server_stub.backend import ServerOptions, parse_fault, run_server  # noqa: PLC0415
 
@@ -103,7 +106,9 @@ def server(listen: Address, name: str, users: int, capacity: int | None, probe_m
         kind = parse_fault(fault) if fault is not None else None
     except ValueError as exc:
         raise click.BadParameter(str(exc), param_hint="--fault") from exc
-    options = ServerOptions(listen=listen, name=name, users=users, capacity=capacity, fault=kind, probe_mail=probe_mail)
+    options = ServerOptions(
+        listen=listen, name=name, users=users, capacity=capacity, fault=kind, probe_mail=probe_mail, load=load
+    )
 
     async def run() -> int:
         return await run_server(options, say=_say, complain=_complain)

@@ -47,6 +47,8 @@ class MasterPolicy:
     """After this an assignment that no report has confirmed is forgotten."""
     retry_after_s: float = 2.0
     """The base of RetryAfter, which is jittered by up to a half either way."""
+    reload_on_change: bool = False
+    """Whether the file is read again, without a signal, when it has become another one."""
 
 
 @attrs.frozen
@@ -111,6 +113,14 @@ class BreakerConfig:
 
 
 @attrs.frozen
+class StateConfig:
+    """What outlives the process: what operators want of backends, and the last good reports."""
+
+    file: str = ""
+    """An SQLite file, made where there is none. Empty: all of it ends with the process."""
+
+
+@attrs.frozen
 class BackendConfig:
     """One member of the pool. The file may leave `name` out; it is `host:port` then, or `[v6]:port`."""
 
@@ -127,6 +137,8 @@ class BackendConfig:
     zone: str = ""
     priority: int = 0
     """Lower numbers first; the next one only when nobody of those before can be chosen."""
+    load: bool = False
+    """Whether it is asked for its own word: that it drains, and the most users it takes now."""
 
 
 @attrs.frozen
@@ -138,6 +150,7 @@ class Config:
     probe: ProbePolicy = ProbePolicy()
     choice: ChoiceConfig = ChoiceConfig()
     breaker: BreakerConfig = BreakerConfig()
+    state: StateConfig = StateConfig()
     backends: tuple[BackendConfig, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -149,6 +162,7 @@ TABLES: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "probe": ProbePolicy,
         "choice": ChoiceConfig,
         "breaker": BreakerConfig,
+        "state": StateConfig,
         "backend": BackendConfig,
     }
 )
@@ -226,6 +240,7 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "open_s": _DEADLINE,
             "max_open_s": Bounds(0.01, 86400),
         },
+        StateConfig: {"file": Bounds(0, 4096)},
         BackendConfig: {
             "name": Bounds(1, 128),
             "port": Bounds(1, MAX_PORT),

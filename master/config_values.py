@@ -89,6 +89,12 @@ def _structure_str(value: object, _: Any) -> str:
     return value
 
 
+def _structure_bool(value: object, _: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong("true or false", value)
+    return value
+
+
 def _structure_word(value: object, kind: type[StrEnum]) -> StrEnum:
     words = [quoted(word.value) for word in kind]
     if not isinstance(value, str) or value not in list(kind):
@@ -132,6 +138,7 @@ def _structure_advertise(value: object, _: Any) -> tuple[Address, ...]:
 
 def _converter() -> cattrs.Converter:
     converter = cattrs.Converter()
+    converter.register_structure_hook(bool, _structure_bool)
     converter.register_structure_hook(int, _structure_int)
     converter.register_structure_hook(float, _structure_float)
     converter.register_structure_hook(str, _structure_str)

@@ -6,7 +6,7 @@ master has its own registry. Names follow the conventions of Prometheus: base un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import trio
@@ -18,7 +18,7 @@ from lambdamu.errors import LinkError
 from lambdamu.messages import Code, LinkFault, Result
 from lambdamu.tcp_server import Ending
 from master.core.ejection import Verdict
-from master.core.pool import Pool, State
+from master.core.pool import Pool, State, Wish
 
 _FATAL: Final = (Code.LIMIT, Code.NOT_MESSAGE_PACK, Code.BAD_MESSAGE)
 
@@ -35,6 +35,10 @@ class Metrics(Collector):
         self.broken = dict.fromkeys(_FATAL, 0)
         self.refused = 0
         self.exhausted = 0
+        self.reloaded_at: float | None = None
+        """When the configuration was read last, Unix time; None before the first reload."""
+        self.reload_failed = False
+        self.store_failures = 0
         self.probes = dict.fromkeys(names, 0)
         self.failures = dict.fromkeys(self.probes, 0)
         # Not by backend and why: ten series for each of ten thousand backends would be most of this process.
@@ -59,6 +63,13 @@ class Metrics(Collector):
             self.failures[name] += 1
             self.faults[LinkFault(failure.why)] += 1
 
+    def keep(self, names: Sequence[str]) -> None:
+        """Have series of these backends and no others, from 0 for those that are new."""
+        for series in (self.probes, self.failures):
+            before = dict(series)
+            series.clear()
+            series.update((name, before.get(name, 0)) for name in names)
+
     def describe(self) -> Iterable[Metric]:
         """Say nothing beforehand: the registry need not run a collection to know the names."""
         return []
@@ -76,6 +87,10 @@ class Metrics(Collector):
         yield _by("probes", "Probes that gave a report.", "backend", self.probes)
         yield _by("probe_failures", "Probes that failed.", "backend", self.failures)
         yield _by("probe_faults", "Probes that failed, by why.", "why", self.faults)
+        yield GaugeMetricFamily("lambdamu_reload_success", "Whether the last reload was good.", not self.reload_failed)
+        if self.reloaded_at is not None:
+            yield GaugeMetricFamily("lambdamu_reload_timestamp_seconds", "Time of the last reload.", self.reloaded_at)
+        yield _total("store_failures", "Times the state could not be written.", self.store_failures)
         if self._log_dropped is not None:
             yield _total("log_lines_dropped", "Lines that could not be written.", self._log_dropped())
         if self._pool is not None:
@@ -103,6 +118,13 @@ def _pool(pool: Pool, now: float) -> Iterator[Metric]:
         users.add_metric(name, member.users(now))
         held.add_metric(name, member.reservations.count(now))
     yield from (ready, users, held)
+    aside = dict.fromkeys(Wish, 0)
+    for member in pool:
+        aside[member.admin.at(now).wish] += 1
+    wishes = GaugeMetricFamily("lambdamu_backends_wanted", "Backends by what the operator wants.", labels=["admin"])
+    for wish, count in aside.items():
+        wishes.add_metric([wish], count)
+    yield wishes
     yield _by("choices", "Asks by why a backend was chosen, or none.", "why", pool.answers)
     yield _total("failed_together", "Times all backends failed together.", pool.roll.suspicions)
     yield GaugeMetricFamily("lambdamu_session_seconds", "Mean session time by which load fades.", pool.clock.mean_s)

@@ -11,50 +11,23 @@ waits twice a probe would cost more than the probe.
 from __future__ import annotations
 
 import math
-import random
 from enum import Enum
 from typing import Final
 
-import attrs
 import trio
 
-from lambdamu.datapack import Decoder, WireLimits
+from lambdamu.datapack import Decoder
 from lambdamu.errors import LinkError, RemoteProtocolError
 from lambdamu.machine import ChildMachine
 from lambdamu.messages import Batch, LinkFault
-from lambdamu.poller import Poller
 from lambdamu.tcp_link import Link
 from lambdamu.timer import Ticks
-from master.config import Mode, ProbePolicy
-from master.core.pool import Pool, State
-from master.probe import Probe, Questions, is_answer
+from master.config import Mode
+from master.core.pool import State, Wish
+from master.load_talk import LoadTalk
+from master.probe import Probe, is_answer
+from master.probing import ProbeObserver, Probing
 from master.usual_answer import UsualAnswer
-
-
-class ProbeObserver:
-    """Hears what the probes find; this one does nothing with it."""
-
-    def probed(self, name: str, failure: LinkError | None) -> None:
-        """A probe ended, well or with `failure`."""
-
-    def became(self, name: str, state: State, why: LinkError | None) -> None:
-        """A backend went over from working to not working or back, or does not work for another reason than before.
-
-        Full and not full both work.
-        """
-
-
-@attrs.frozen
-class Probing:
-    """What all monitors of a master have in common."""
-
-    policy: ProbePolicy
-    questions: Questions
-    limits: WireLimits
-    pool: Pool
-    poller: Poller
-    rng: random.Random
-    observer: ProbeObserver
 
 
 class _Step(Enum):
@@ -72,18 +45,23 @@ class _Step(Enum):
     HOLDING = 3
 
 
+__all__ = ["Monitor", "ProbeObserver", "Probing"]
+
 _JITTER: Final = 0.01
 """Each tick is moved by up to this part of the period."""
 _RENEW_FROM: Final = 0.75
 _ROUNDING: Final = 1e-6
 """The quotient of an interval that is a multiple of the grid differs from a whole number in its last bits."""
-_WORKING: Final = frozenset({State.READY, State.FULL, State.NO_WEIGHT})
+_WORKING: Final = frozenset({State.READY, State.FULL, State.NO_WEIGHT, State.DRAIN})
 
 
 class Monitor(ChildMachine):
-    """Watches the backend `name`; `first_s` seconds after its start it probes for the first time."""
+    """Watches the backend `name`; `first_s` seconds after its start it probes for the first time.
 
-    def __init__(self, name: str, link: Link, *, first_s: float, probing: Probing) -> None:
+    `load`: whether it also asks for the backend's own word of its load.
+    """
+
+    def __init__(self, name: str, link: Link, *, first_s: float, probing: Probing, load: bool = False) -> None:
         super().__init__(name)
         self._policy = probing.policy
         self._questions = probing.questions
@@ -94,7 +72,9 @@ class Monitor(ChildMachine):
         self._observer = probing.observer
         self._link = link
         self._link.user = self
+        self._talk = LoadTalk(name, probing, wanted=load)
         self._first_s = first_s
+        self._ticks = self._make_ticks(0.0)
         self._step = _Step.RESTING
         self._due_at = -float("inf")
         """When `_due` is meant; the poller calls it for moments that are outdated too."""
@@ -116,18 +96,49 @@ class Monitor(ChildMachine):
         self._usual = {asked: UsualAnswer(needs_task=asked, limits=self._limits) for asked in (True, False)}
 
     async def run(self) -> None:
-        # The interval is the longest time between two questions, jitter included: so a report cannot go stale while
-        # its successor is answered within the timeout.
-        grid_s = self._poller.grid_s
-        period_s = _on_grid(self._policy.interval_s, grid_s) / (1 + 2 * _JITTER)
-        first = trio.current_time() + self._first_s
-        self._ticks = Ticks(first, period_s, rng=self._rng, jitter=_JITTER, grid_s=grid_s)
+        self._ticks = self._make_ticks(trio.current_time() + self._first_s)
         try:
             self._wait_until(self._ticks.next)
             await self._link.run()
         finally:
-            self._due_at = float("inf")
-            self._link.close()
+            self.close()
+
+    def close(self) -> None:
+        self._due_at = float("inf")
+        self._link.close()
+
+    def heed_operator(self, now: float) -> None:
+        """Hear that the operator wants something else: in maintenance it is let alone, at once."""
+        if self._is_let_alone(now):
+            self._talk.begin(now)
+            self._disconnect()
+            self._working, self._why = None, ""
+            self._wait_until(self._ticks.next)
+
+    def ask_load(self, now: float, *, wanted: bool) -> None:
+        """Ask for the load from now on, or not."""
+        self._talk.begin(now, wanted=wanted)
+
+    def adopt(self, now: float, probing: Probing) -> None:
+        """Probe in another way from the next tick on; with other questions, over a new connection."""
+        if probing.questions != self._questions:
+            self._out_of_step = True
+        before, self._policy, self._questions = self._policy, probing.policy, probing.questions
+        if before.interval_s != self._policy.interval_s:
+            self._first_s = self._rng.random() * self._policy.interval_s
+            self._ticks = self._make_ticks(now + self._first_s)
+            if self._step in (_Step.RESTING, _Step.HOLDING):
+                self._wait_until(self._ticks.next)
+
+    def _make_ticks(self, first: float) -> Ticks:
+        # The interval is the longest time between two questions, jitter included: so a report cannot go stale while
+        # its successor is answered within the timeout.
+        grid_s = self._poller.grid_s
+        period_s = _on_grid(self._policy.interval_s, grid_s) / (1 + 2 * _JITTER)
+        return Ticks(first, period_s, rng=self._rng, jitter=_JITTER, grid_s=grid_s)
+
+    def _is_let_alone(self, now: float) -> bool:
+        return self._pool[self.name].admin.at(now).wish is Wish.MAINT
 
     def _wait_until(self, moment: float) -> None:
         self._due_at = moment
@@ -143,7 +154,11 @@ class Monitor(ChildMachine):
             self._fail(now, LinkError(LinkFault.TIMEOUT, f"no answer within {self._policy.timeout_s:g} s"))
         else:
             self._ticks.take(now)
-            if self._out_of_step or now >= self._renew_at:
+            if self._is_let_alone(now):
+                self.heed_operator(now)
+                return
+            self._talk.end(now)
+            if self._out_of_step or now >= self._renew_at or self._policy.mode is Mode.RECONNECT:
                 self._disconnect()
             self._begin_probe(now)
 
@@ -207,7 +222,10 @@ class Monitor(ChildMachine):
 
     def broken(self, now: float, why: LinkError) -> None:
         """Hear that the connection is of no more use: a failure of the probe under way, else news of the backend."""
-        if self._step is _Step.HOLDING or (self._good and why.why == LinkFault.CLOSED):
+        self._talk.end(now)
+        if self._step is _Step.HOLDING and self._policy.mode is Mode.RECONNECT:
+            self._disconnect()
+        elif self._step is _Step.HOLDING or (self._good and why.why == LinkFault.CLOSED):
             # No answer of the backend that runs now: it may have been started anew under the kept connection.
             self._report_state(self._pool.record_lost(now, self.name), why)
             self._disconnect()
@@ -217,7 +235,9 @@ class Monitor(ChildMachine):
 
     def _take(self, now: float, batch: Batch) -> None:
         """Take in what the backend says: the answers, or news where nothing is owed."""
+        batch = self._talk.listen(now, batch)
         if self._step is not _Step.ASKING:
+            self._disconnect_early()
             self._out_of_step = self._out_of_step or any(map(is_answer, batch))
             return
         self._probe.take(batch)
@@ -234,9 +254,18 @@ class Monitor(ChildMachine):
         state = self._pool.record_report(now, self._rng, self.name, count, self._asked_at, (address.host, address.port))
         self._report_state(state, None)
         self._observer.probed(self.name, None)
-        if self._policy.mode is Mode.RECONNECT:
-            self._disconnect()
         self._wait_until(self._ticks.next)
+        question = self._talk.question()
+        if question is not None:
+            try:
+                self._link.send(question)
+            except LinkError as exc:
+                self.broken(now, exc)
+        self._disconnect_early()
+
+    def _disconnect_early(self) -> None:
+        if self._policy.mode is Mode.RECONNECT and self._step is _Step.HOLDING and not self._talk.owed:
+            self._disconnect()
 
     def _fail(self, now: float, why: LinkError) -> None:
         self._observer.probed(self.name, why)

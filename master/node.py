@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import attrs
@@ -25,17 +25,16 @@ from lambdamu.resolver import Resolver
 from lambdamu.tcp_link import TCPLink
 from lambdamu.tcp_server import Ending, PortObserver, TCPServer
 from lambdamu.timer import Timer
-from master.config import BackendConfig, ChoiceConfig, Config
-from master.core.backend import Backend
-from master.core.choice import ChoicePolicy
-from master.core.ejection import EjectionPolicy, Verdict
-from master.core.health import HealthPolicy
-from master.core.load import LoadPolicy
-from master.core.pool import Pool, State
+from master.config import BackendConfig, Config, MasterPolicy
+from master.core.ejection import Verdict
+from master.core.health import Said
+from master.core.pool import Admin, State
 from master.log import Throttle
 from master.metrics import Metrics
 from master.monitor import Monitor, ProbeObserver, Probing
+from master.pool_config import make_backend, make_health, make_pool
 from master.probe import Questions
+from master.reload import Difference, compare
 from master.service import AnswerPolicy, Master
 
 _LONGEST_GRID_S: Final = 0.02
@@ -60,19 +59,17 @@ class Node(LogicalMachine):
 
     def __init__(self, config: Config, *, rng: random.Random, log: Logger) -> None:
         super().__init__("master")
-        self._config = config
+        self.config = config
         self._rng = rng
         self._log = log
         self.metrics = Metrics([backend.name for backend in config.backends], config.limits.connections)
         observer = Observer(self.metrics, log)
         self.pool = make_pool(config)
         self.metrics.watch(self.pool)
-        settings = config.master
-        policy = AnswerPolicy(ttl_s=settings.connect_s, retry_after_s=settings.retry_after_s)
-        self.master = Master(self.pool, policy, rng, observer)
+        self.master = Master(self.pool, _answers(config.master), rng, observer)
         self.add(self.master)
         self.server = TCPServer(self, config.limits, observer=observer)
-        self.servers: LMList[Monitor, tuple[int, BackendConfig]] = LMList(self._make_monitor)
+        self.servers: LMList[Monitor, tuple[float, BackendConfig]] = LMList(self._make_monitor)
         self._observer = observer
         self._resolver = Resolver()
         self._poller = make_poller(min(_LONGEST_GRID_S, config.probe.interval_s / _GRID_SHARE))
@@ -85,6 +82,8 @@ class Node(LogicalMachine):
             rng=rng,
             observer=observer,
         )
+        self._nursery: trio.Nursery | None = None
+        """Where the servers run, while they do."""
         self.finished = trio.Event()
         """Set when the port has given its last answer."""
 
@@ -95,14 +94,18 @@ class Node(LogicalMachine):
         task_status: trio.TaskStatus[list[Address]] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """DoPrepare of the servers, DoStart of the master, the timer, then the port."""
-        self.servers.do_prepare(list(enumerate(self._config.backends)))
+        # Each has its own part of the interval, so that the first round is as even as all others.
+        backends = self.config.backends
+        self.servers.do_prepare([((i + self._rng.random()) / len(backends), each) for i, each in enumerate(backends)])
         async with trio.open_nursery() as nursery:
             await nursery.start(self._poller.run)
             self.servers.do_start(nursery)
+            self._nursery = nursery
             nursery.start_soon(self._log_whether_anybody_lives)
             async with trio.open_nursery() as port:
                 addresses = await port.start(self.server.serve, listeners)
                 task_status.started(addresses)
+            self._nursery = None
             nursery.cancel_scope.cancel()
         self.finished.set()
 
@@ -110,22 +113,59 @@ class Node(LogicalMachine):
         """Let nobody in any more; `run` returns when what was asked is answered."""
         self.server.stop()
 
-    def _make_monitor(self, item: tuple[int, BackendConfig]) -> Monitor:
-        index, backend = item
-        # Each has its own part of the interval, so that the first round is as even as all others.
-        part = (index + self._rng.random()) / len(self._config.backends)
+    def set_admin(self, name: str, admin: Admin) -> State:
+        """Have a backend stand as its operator wants, and return its state. Raise KeyError on an unknown name."""
+        now = trio.current_time()
+        state = self.pool.set_admin(now, name, admin)
+        self.servers[name].heed_operator(now)
+        return state
+
+    def reload(self, config: Config) -> Difference:
+        """Go over to another configuration in one step, while it runs; return what has changed and what cannot."""
+        difference = compare(self.config, config)
+        if self._nursery is None or not difference:
+            return difference
+        now, new = trio.current_time(), difference.config
+        fresh = {*difference.added, *difference.moved}
+        self.servers.do_prepare([(self._rng.random(), each) for each in new.backends if each.name in fresh])
+        # From here on nothing can fail.
+        for name in (*difference.removed, *difference.moved):
+            self.servers.stop(name)
+        self.pool.change(now, map(make_backend, new.backends), frozenset(difference.moved))
+        self.metrics.keep([backend.name for backend in new.backends])
+        self._observer.forget(difference.removed)
+        self.master.policy = _answers(new.master)
+        self.servers.do_start(self._nursery)
+        self._adopt(now, difference)
+        return difference
+
+    def _adopt(self, now: float, difference: Difference) -> None:
+        """Have all probes made as the new configuration says."""
+        probe, before, self.config = difference.config.probe, self.config.probe, difference.config
+        for change in difference.changed:
+            if change.key == "load":
+                self.servers[change.name].ask_load(now, wanted=change.after)
+        if probe == before:
+            return
+        self.pool.set_health(now, make_health(probe))
+        questions = Questions.of(probe.user_name, probe.user_mail)
+        self._probing = attrs.evolve(self._probing, policy=probe, questions=questions)
+        for monitor in self.servers:
+            monitor.adopt(now, self._probing)
+
+    def _make_monitor(self, item: tuple[float, BackendConfig]) -> Monitor:
+        part, backend = item
         return Monitor(
             backend.name,
             TCPLink(backend.host, backend.port, resolver=self._resolver, poller=self._poller),
-            first_s=part * self._config.probe.interval_s,
+            first_s=part * self.config.probe.interval_s,
             probing=self._probing,
+            load=backend.load,
         )
 
     async def _log_whether_anybody_lives(self) -> None:
         """By the tick of the timer: on a change, and now and then while nobody does."""
-        timer = Timer(
-            _LIVE_CHECK_S, rng=self._rng, first_s=self._config.probe.interval_s + self._config.probe.timeout_s
-        )
+        timer = Timer(_LIVE_CHECK_S, rng=self._rng, first_s=self.config.probe.interval_s + self.config.probe.timeout_s)
         said: bool | None = None
         changes, repeats = Throttle(_CHANGE_LOG_S, _CHANGES_AT_ONCE), Throttle(_NOBODY_LIVES_S)
         while True:
@@ -144,56 +184,19 @@ class Node(LogicalMachine):
                 together = self.pool.suspects_own_network(now)
                 self._log.warning(
                     "no_live_backend",
-                    message="no backend works" + (": all failed together, look at this master's network" * together),
+                    message=self._why_nobody(together),
                     own_network_suspected=together,
                 )
             said = lives
 
-
-def make_pool(config: Config) -> Pool:
-    """Return the pool that a configuration describes; nothing is known of its members yet."""
-    probe, master, choice, breaker = config.probe, config.master, config.choice, config.breaker
-    return Pool(
-        map(make_backend, config.backends),
-        HealthPolicy(rise=probe.rise, fall=probe.fall, stale_after_s=probe.stale_after_s),
-        LoadPolicy(master.connect_s, master.reservation_s, session_s=choice.session_s, masters=choice.masters),
-        make_choice(choice),
-        EjectionPolicy(
-            reservation_s=master.reservation_s,
-            window_s=breaker.window_s,
-            networks=breaker.networks,
-            max_ejected_share=breaker.max_ejected_share,
-            together_share=breaker.together_share,
-            open_s=breaker.open_s,
-            max_open_s=breaker.max_open_s,
-        ),
-    )
+    def _why_nobody(self, together: bool) -> str:
+        if len(self.pool) and not self.pool.roll.size:
+            return "no backend is in service: the operator has set all of them aside"
+        return "no backend works" + ": all failed together, look at this master's network" * together
 
 
-def make_backend(backend: BackendConfig) -> Backend:
-    """Return a member of the pool as it is configured."""
-    return Backend(
-        name=backend.name,
-        weight=backend.weight,
-        capacity=backend.capacity,
-        zone=backend.zone,
-        advertise=tuple((address.host, address.port) for address in backend.advertise),
-        priority=backend.priority,
-    )
-
-
-def make_choice(choice: ChoiceConfig) -> ChoicePolicy:
-    """Return how a backend is chosen, as it is configured."""
-    return ChoicePolicy(
-        policy=choice.policy,
-        join_cap=choice.join_cap,
-        slack=choice.slack,
-        slow_start_s=choice.slow_start_s,
-        zone_slack=choice.zone_slack,
-        panic_threshold=choice.panic_threshold,
-        panic=choice.panic,
-        first_round_s=choice.first_round_s,
-    )
+def _answers(master: MasterPolicy) -> AnswerPolicy:
+    return AnswerPolicy(ttl_s=master.connect_s, retry_after_s=master.retry_after_s)
 
 
 @attrs.frozen
@@ -214,6 +217,8 @@ class Observer(PortObserver, ProbeObserver):
         self._accused = Throttle(_CHANGE_LOG_S, _CHANGES_AT_ONCE)
         self._throttles: dict[str, Throttle] = {}
         self._unsaid: dict[str, _Change] = {}
+        self._draining: set[str] = set()
+        """Those that say so of themselves."""
 
     def answered(self, result: Result) -> None:
         self._metrics.asks[result] += 1
@@ -245,9 +250,21 @@ class Observer(PortObserver, ProbeObserver):
     def probed(self, name: str, failure: LinkError | None) -> None:
         self._metrics.probed(name, failure)
 
+    def said(self, name: str, said: Said) -> None:
+        if said.drain != (name in self._draining):
+            self._draining ^= {name}
+            self._log.info("backend_drains" if said.drain else "backend_drains_no_more", backend=name)
+
     def became(self, name: str, state: State, why: LinkError | None) -> None:
         self._unsaid[name] = _Change(state, why)
         self._say(name, trio.current_time())
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Keep nothing of backends that are gone."""
+        for name in names:
+            self._throttles.pop(name, None)
+            self._unsaid.pop(name, None)
+            self._draining.discard(name)
 
     def say_rest(self, now: float) -> None:
         """Log the last change of those for which there was no room in the log before."""

@@ -8,6 +8,7 @@ import random
 import resource
 import signal
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Final
 
 import attrs
@@ -15,8 +16,11 @@ import trio
 
 from lambdamu.tcp_server import open_listeners
 from master.config import Config
+from master.keeper import Keeper
 from master.log import Sink
 from master.node import Logger, Node
+from master.operations import Operations
+from master.store import open_store
 
 _SPARE_DESCRIPTORS: Final = 16
 """For what opens a file now and then: look-ups of names, the system's random numbers."""
@@ -24,10 +28,10 @@ _EXIT_SHARE: Final = 0.1
 """Of `grace_s`, what the interpreter has to end in."""
 
 
-async def run_master(config: Config, log: Logger, sink: Sink) -> int:
+async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
     """Serve until a signal says stop; return the exit code: 0 after a clean stop, 1 otherwise.
 
-    `log` writes to `sink`.
+    `log` writes to `sink`; `config` is what stands in the file `path`.
     """
     for warning in config.warnings:
         log.warning("config", message=warning)
@@ -36,16 +40,21 @@ async def run_master(config: Config, log: Logger, sink: Sink) -> int:
     except OSError as exc:
         log.error("cannot_listen", address=str(config.master.listen), error=exc.strerror or str(exc))
         return 1
-    config = fit_descriptors(config, log)
+    fit = partial(fit_descriptors, log=log, held=len(os.listdir("/dev/fd")))
+    config = fit(config)
     node = Node(config, rng=random.Random(), log=log)
     node.metrics.watch_log(lambda: sink.dropped)
-    process = _Process(node, config, log)
+    keeper = Keeper(open_store(config.state.file), node, log)
+    process = _Process(node, Operations(node, keeper, log, path, fit=fit), log)
+    await keeper.restore()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
             addresses = await nursery.start(node.run, listeners)
             for address in addresses:
                 log.info("listening", address=str(address), backends=len(config.backends))
             nursery.start_soon(process.obey, signals, nursery)
+            nursery.start_soon(keeper.run)
+            nursery.start_soon(process.operations.watch)
             nursery.start_soon(_spare_the_collector, config.probe.interval_s + config.probe.timeout_s)
             await process.finished(nursery)
     log.info("stopped")
@@ -64,7 +73,7 @@ async def _spare_the_collector(after_s: float) -> None:
 @attrs.define(eq=False)
 class _Process:
     node: Node
-    config: Config
+    operations: Operations
     log: Logger
     exit_code: int = 0
 
@@ -74,10 +83,10 @@ class _Process:
         async for number in signals:
             name = signal.Signals(number).name
             if number == signal.SIGHUP:
-                self.log.info("ignored", signal=name, message="the configuration is read at the start only")
+                nursery.start_soon(self.operations.reload, name)
             elif not stopping:
                 stopping = True
-                settings = self.config.master
+                settings = self.node.config.master
                 self.log.info("stopping", signal=name, linger_s=settings.linger_s, grace_s=settings.grace_s)
                 nursery.start_soon(self._stop, nursery)
             else:
@@ -90,19 +99,19 @@ class _Process:
         nursery.cancel_scope.cancel()
 
     async def _stop(self, nursery: trio.Nursery) -> None:
-        await trio.sleep(self.config.master.linger_s)
+        await trio.sleep(self.node.config.master.linger_s)
         self.node.stop()
-        await trio.sleep(self.config.master.grace_s * (1 - _EXIT_SHARE))
+        await trio.sleep(self.node.config.master.grace_s * (1 - _EXIT_SHARE))
         self.log.warning("grace_over", connections=self.node.server.connections, message="closed all the same")
         nursery.cancel_scope.cancel()
 
 
-def fit_descriptors(config: Config, log: Logger) -> Config:
+def fit_descriptors(config: Config, log: Logger, held: int) -> Config:
     """Raise the limit on open files as far as it is needed and allowed; where that is not enough, lower `connections`.
 
-    So clients can never take the descriptors that the probes live by.
+    So clients can never take the descriptors that the probes live by. `held`: those that were open at the start.
     """
-    others = len(os.listdir("/dev/fd")) + 2 * len(config.backends) + _SPARE_DESCRIPTORS
+    others = held + 2 * len(config.backends) + _SPARE_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = config.limits.connections + others
     if soft < wanted:

@@ -66,7 +66,7 @@ class Master(LMObject):
     def __init__(self, pool: Pool, policy: AnswerPolicy, rng: random.Random, observer: AskObserver) -> None:
         super().__init__(MASTER, events={DO_SEND_SERVER: self.do_send_server})
         self._pool = pool
-        self._policy = policy
+        self.policy = policy
         self._rng = rng
         self._observer = observer
         self._packed: dict[Endpoint, bytes] = {}
@@ -134,12 +134,12 @@ class Master(LMObject):
         if "Alternates" in wants:
             answer["Alternates"] = [{**_address(place), "Name": place.name} for place in assignment.alternates]
         if "TTL" in wants:
-            answer["TTL"] = self._policy.ttl_s
+            answer["TTL"] = self.policy.ttl_s
         return answer
 
     def _retry_after(self) -> float:
         """Return seconds, jittered, so that those who were turned away together do not come back together."""
-        return self._policy.retry_after_s * self._rng.uniform(0.5, 1.5)
+        return self.policy.retry_after_s * self._rng.uniform(0.5, 1.5)
 
 
 def hash_of(client: str) -> str:

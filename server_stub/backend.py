@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -18,7 +19,7 @@ from lambdamu.messages import MAX_COUNT
 from lambdamu.tcp_server import PortLimits, PortObserver, TCPServer, open_listeners
 from server_stub.faults import Fault, Kind, parse_fault
 from server_stub.faulty import with_fault
-from server_stub.users import Auth, System, Users
+from server_stub.users import Auth, Load, System, Users
 
 __all__ = ["Fault", "ServerOptions", "make_machine", "parse_fault", "run_server", "serve"]
 
@@ -35,6 +36,7 @@ class ServerOptions:
     """What a backend is told on its command line.
 
     `users`: how many are there without a connection. `capacity`: most users, those included; None is no limit.
+    `load`: whether it says how it does to a master that asks; SIGUSR1 has it drain, and a second one ends that.
     `probe_mail`: who authenticates so is the master, which is no user. `name`: for the eye; "" is the address.
     """
 
@@ -44,6 +46,7 @@ class ServerOptions:
     capacity: int | None = attrs.field(default=None, validator=optional(ge(0)))
     fault: Fault | None = None
     probe_mail: str = "master@localhost"
+    load: bool = False
 
 
 async def run_server(options: ServerOptions, *, say: Say, complain: Say) -> int:
@@ -56,12 +59,13 @@ async def run_server(options: ServerOptions, *, say: Say, complain: Say) -> int:
     except OSError as exc:
         complain(f"lambdamu server: cannot listen on {options.listen}: {exc.strerror or exc}")
         return 1
-    stop = _Stop()
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    load = Load(_busy) if options.load else None
+    stop = _Stop(load, say)
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGUSR1) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stop.at_signal, signals, nursery.cancel_scope)
             async with trio.open_nursery() as port:
-                addresses = await port.start(serve, options, listeners, stop.asked, _Observer(complain))
+                addresses = await port.start(serve, options, listeners, stop.asked, _Observer(complain), load)
                 for address in addresses:
                     say(f"lambdamu server {printable(options.name) or address} listening on {address}")
             nursery.cancel_scope.cancel()
@@ -73,29 +77,32 @@ async def serve(
     listeners: Sequence[socket.socket],
     stop: trio.Event,
     observer: PortObserver | None = None,
+    load: Load | None = None,
     *,
     task_status: trio.TaskStatus[list[Address]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve on `listeners` until `stop`, then until what was asked is answered, for a few seconds at most."""
     async with trio.open_nursery() as nursery:
-        server = _make_server(options, nursery, observer)
+        server = _make_server(options, nursery, observer, load)
         task_status.started(await nursery.start(server.serve, listeners))
         await stop.wait()
         server.stop()
         nursery.cancel_scope.deadline = trio.current_time() + _GRACE_S
 
 
-def make_machine(options: ServerOptions) -> LogicalMachine:
+def make_machine(options: ServerOptions, load: Load | None = None) -> LogicalMachine:
     """Return an honest backend: its objects, without a port."""
     users = Users(options.users, options.capacity, options.probe_mail)
     machine = LogicalMachine(options.name or str(options.listen))
     machine.add(Auth(users))
-    machine.add(System(users))
+    machine.add(System(users, load))
     return machine
 
 
-def _make_server(options: ServerOptions, nursery: trio.Nursery, observer: PortObserver | None) -> TCPServer:
-    machine, fault = make_machine(options), options.fault
+def _make_server(
+    options: ServerOptions, nursery: trio.Nursery, observer: PortObserver | None, load: Load | None
+) -> TCPServer:
+    machine, fault = make_machine(options, load), options.fault
     handler, pack = (machine, encode) if fault is None else with_fault(fault, machine, nursery)
     limits = PortLimits(idle_s=_IDLE_S)
     if fault is not None and fault.kind is Kind.CLOSE:
@@ -104,18 +111,33 @@ def _make_server(options: ServerOptions, nursery: trio.Nursery, observer: PortOb
 
 
 class _Stop:
-    """What the signals ask for: the first one a stop, the second one an end at once."""
+    """What the signals ask for: the first one a stop, the second one an end at once; SIGUSR1 a drain, and its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, load: Load | None, say: Say) -> None:
+        self._load = load
+        self._say = say
         self.asked = trio.Event()
         self.forced = False
 
     async def at_signal(self, signals: AsyncIterator[int], everything: trio.CancelScope) -> None:
-        async for _ in signals:
+        async for number in signals:
+            if number == signal.SIGUSR1:
+                self._toggle_drain()
+                continue
             if self.asked.is_set():
                 self.forced = True
                 everything.cancel()
             self.asked.set()
+
+    def _toggle_drain(self) -> None:
+        if self._load is not None:
+            self._load.draining = not self._load.draining
+            self._say("lambdamu server " + ("drains" if self._load.draining else "drains no more"))
+
+
+def _busy() -> float:
+    """Return how busy this machine is, from 0 to 1."""
+    return min(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 class _Observer(PortObserver):

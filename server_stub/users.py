@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
-from typing import Final
+from typing import Any, Final
+
+import attrs
 
 from lambdamu.messages import (
     AUTH,
+    LOAD,
     SYSTEM,
     TASK_OBJECT,
     USER_COUNT,
@@ -25,6 +29,14 @@ _SESSION: Final = "Session"
 """A client may hand these on; a backend that has no use for them passes over them."""
 
 
+@attrs.define(eq=False)
+class Load:
+    """What a backend says of itself. `cpu` gives how busy it is, from 0 to 1."""
+
+    cpu: Callable[[], float]
+    draining: bool = False
+
+
 class Users:
     """Which connections are users, and which Task object each connection has.
 
@@ -34,7 +46,7 @@ class Users:
 
     def __init__(self, base: int, capacity: int | None, probe_mail: str) -> None:
         self._base = base
-        self._capacity = capacity
+        self.capacity = capacity
         self._probe_mail = probe_mail
         self._users: set[Peer] = set()
         self._tasks: dict[Peer, str] = {}
@@ -48,7 +60,7 @@ class Users:
         """Let `peer` in and return the name of its Task object, the same each time; None when there is no room."""
         if mail == self._probe_mail:
             self._users.discard(peer)
-        elif self._capacity is not None and self.others(peer) >= self._capacity:
+        elif self.capacity is not None and self.others(peer) >= self.capacity:
             return None
         else:
             self._users.add(peer)
@@ -99,11 +111,20 @@ class Auth(LMObject):
 
 
 class System(LMObject):
-    """Says how many users there are besides the one that asks."""
+    """Says how many users there are besides the one that asks; with a `load`, also how the backend does."""
 
-    def __init__(self, users: Users) -> None:
-        super().__init__(SYSTEM, gettable={USER_COUNT: self._count})
+    def __init__(self, users: Users, load: Load | None = None) -> None:
+        super().__init__(SYSTEM, gettable={USER_COUNT: self._count} | ({LOAD: self._say_load} if load else {}))
         self._users = users
+        self._load = load
+
+    def _say_load(self, message: Message, now: float, peer: Peer) -> Reply:  # noqa: ARG002 - the form of an action
+        load = self._load
+        assert load is not None  # noqa: S101 - else nobody would ask here
+        said: dict[str, Any] = {"CPU": load.cpu(), "State": "drain" if load.draining else "ready"}
+        if self._users.capacity is not None:
+            said["Capacity"] = self._users.capacity
+        return [Message(SYSTEM, Command.VALUE, LOAD, said)]
 
     def _count(self, message: Message, now: float, peer: Peer) -> Reply:  # noqa: ARG002 - the form of an action
         return [Message(SYSTEM, Command.VALUE, USER_COUNT, self._users.others(peer))]

@@ -19,6 +19,8 @@ class State(StrEnum):
     DOWN = "down"
     LOST = "lost"
     STALE = "stale"
+    DRAIN = "drain"
+    MAINT = "maint"
     EJECTED = "ejected"
     FULL = "full"
 
@@ -60,6 +62,8 @@ class Reason(StrEnum):
     DOWN = "down"
     LOST = "lost"
     STALE = "stale"
+    DRAIN = "drain"
+    MAINT = "maint"
     EJECTED = "ejected"
     FULL = "full"
 

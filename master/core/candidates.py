@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from master.core.answers import Reason
 from master.core.backend import Backend
@@ -17,12 +18,18 @@ from master.core.selection import Group, Level
 Found = tuple[Member, Reason]
 
 
-def make_levels(backends: Iterable[Backend]) -> dict[int, Level[Member]]:
-    """Return a level for each priority, the first one first."""
+def make_levels(
+    backends: Iterable[Backend], before: Mapping[int, Level[Member]] = MappingProxyType({})
+) -> dict[int, Level[Member]]:
+    """Return a level for each priority, the first one first; one of those `before` where its zones are the same."""
     zones: dict[int, list[str]] = {}
     for backend in backends:
         zones.setdefault(backend.priority, []).append(backend.zone)
-    return {priority: Level.of(zones[priority]) for priority in sorted(zones)}
+    levels = {priority: Level[Member].of(zones[priority]) for priority in sorted(zones)}
+    return {
+        priority: before[priority] if priority in before and before[priority].resize(level) else level
+        for priority, level in levels.items()
+    }
 
 
 class Candidates:
@@ -44,6 +51,20 @@ class Candidates:
     def __len__(self) -> int:
         """How many entries the heaps hold, outdated ones included."""
         return sum(map(len, self._levels))
+
+    def stand_in(self, levels: Iterable[Level[Member]]) -> None:
+        """Choose in these levels from now on, the first one first; each member is to be placed in its own."""
+        self._levels = tuple(levels)
+
+    def place(self, member: Member, level: Level[Member], expected: float) -> None:
+        """Have a member stand in a level by its zone, with the key and the turn it has, if it is a candidate."""
+        weight = member.backend.weight
+        if member.stamp:
+            member.level.left(weight)
+            level.enlisted(weight)
+        member.level, member.groups = level, level.groups(member.backend.zone)
+        if member.stamp:
+            self._put(member, expected)
 
     def enter(self, member: Member, now: float, expected: float, rng: random.Random | None = None) -> None:
         """Give a member its place by what is known of it now; it may be a candidate already."""

@@ -7,6 +7,8 @@ consecutive results count. A link that was lost takes an up backend out of choic
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
 
 
@@ -29,6 +31,12 @@ class Health:
     """The kept connection broke, and the backend has not answered since."""
     _score: int = 0
 
+    def adopt(self, policy: HealthPolicy) -> None:
+        """Judge by other counts from now on; the verdict stays, and so does a run that has begun, as far as it can."""
+        up = self.up
+        self.policy = policy
+        self._score = policy.rise + policy.fall - 1 if up else min(self._score, policy.rise - 1)
+
     @property
     def up(self) -> bool:
         return self._score >= self.policy.rise
@@ -47,6 +55,18 @@ class Health:
     def lose(self) -> None:
         """Hear that the kept connection broke; this is no result of a probe."""
         self.lost = True
+
+
+@attrs.frozen
+class Said:
+    """What a backend says of itself, if asked: that it drains, the most users it takes, its CPU from 0 to 1."""
+
+    drain: bool = False
+    capacity: int | None = None
+    cpu: float | None = None
+
+
+NOTHING_SAID: Final = Said()
 
 
 @attrs.frozen

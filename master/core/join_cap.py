@@ -37,7 +37,12 @@ class Permits:
     """What a permit costs at its whole share, in expected asks for each unit that all candidates weigh."""
 
     def __attrs_post_init__(self) -> None:
-        self.whole = 1 / (self.policy.join_cap * self.weight) if self.weight else math.inf
+        self.weigh(self.weight)
+
+    def weigh(self, weight: float) -> None:
+        """Reckon by another weight; the turn stays, which was reckoned by the old one."""
+        self.weight = weight
+        self.whole = 1 / (self.policy.join_cap * weight) if weight else math.inf
 
     def begin(self, now: float) -> None:
         """Hear that the backend comes into service: its slow start begins."""

@@ -32,7 +32,7 @@ class Looks:
         member.look_at = when = max(when, math.nextafter(now, math.inf))
         heapq.heappush(self._heap, (when, member.backend.name))
         if len(self._heap) > 2 * len(self._members) + _SPARE:
-            self._heap = [(at, name) for at, name in self._heap if self._members[name].look_at == at]
+            self._heap = [(at, name) for at, name in self._heap if self._is_meant(name, at)]
             heapq.heapify(self._heap)
         self.next = self._heap[0][0]
 
@@ -41,16 +41,23 @@ class Looks:
         heap = self._heap
         while heap and heap[0][0] <= now:
             when, name = heap[0]
-            member = self._members[name]
+            member = self._members.get(name)
+            if member is None or when != member.look_at:  # it left the pool, or is looked at at another time
+                heapq.heappop(heap)
+                continue
             later = member.next_look()
-            if when == member.look_at and now < later < math.inf:  # mostly: there is a newer report by now
+            if now < later < math.inf:  # mostly: there is a newer report by now
                 member.look_at = later
                 heapq.heapreplace(heap, (later, name))
                 continue
             heapq.heappop(heap)
-            if when == member.look_at:
-                member.look_at = math.inf
-                self.next = heap[0][0] if heap else math.inf
-                yield member
-                heap = self._heap
+            member.look_at = math.inf
+            self.next = heap[0][0] if heap else math.inf
+            yield member
+            heap = self._heap
         self.next = heap[0][0] if heap else math.inf
+
+    def _is_meant(self, name: str, when: float) -> bool:
+        """Whether that member is still to be looked at then, and is still in the pool."""
+        member = self._members.get(name)
+        return member is not None and member.look_at == when

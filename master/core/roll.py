@@ -1,4 +1,8 @@
-"""How many backends work: whether the door is open, and whether the master's own network is to be suspected."""
+"""How many backends work: whether the door is open, and whether the master's own network is to be suspected.
+
+Those count that the operator wants in service and of which a probe has told: who is set aside is no outage, and who has
+just been added closes no door.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from master.core.choice import ChoicePolicy, Panic
 
 @attrs.define(eq=False)
 class Roll:
-    """Counts of the members: `size` in all, `unheard` without an ended probe so far, `working`."""
+    """Counts of the members: `size` in all, `unheard` that are waited for at the start, `working`."""
 
     policy: ChoicePolicy
     size: int
@@ -62,7 +66,15 @@ class Roll:
     def rose(self) -> None:
         """Count one more that works."""
         self.working += 1
+
+    def answered(self) -> None:
+        """Hear that a probe was good: the network of the master has not failed."""
         self.suspected = False
+
+    def left(self) -> None:
+        """Count one less that works, by the will of the operator: nothing has failed."""
+        self.working -= 1
+        self._before -= 1
 
     def fell(self, now: float) -> None:
         """Count one less."""

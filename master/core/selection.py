@@ -60,7 +60,11 @@ class Group(Generic[C]):
     _most: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._most = 2 * self.size + _SPARE_ENTRIES
+        self.resize(self.size)
+
+    def resize(self, size: int) -> None:
+        self.size = size
+        self._most = 2 * size + _SPARE_ENTRIES
 
     def __len__(self) -> int:
         """How many entries there are, outdated ones included: at most twice `size` and a few."""
@@ -160,6 +164,15 @@ class Level(Generic[C]):
         counts = Counter(zones)
         groups: dict[str, Group[C]] = {zone: Group(n) for zone, n in counts.items() if zone}
         return cls(Group(counts.total()), groups if len(counts) > 1 else {})
+
+    def resize(self, other: Level[C]) -> bool:
+        """Be of the size of another one, group by group; return whether it has the same groups."""
+        if self.zones.keys() != other.zones.keys():
+            return False
+        self.every.resize(other.every.size)
+        for zone, group in self.zones.items():
+            group.resize(other.zones[zone].size)
+        return True
 
     def __len__(self) -> int:
         return len(self.every) + sum(map(len, self.zones.values()))

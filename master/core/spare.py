@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from master.core.answers import Spare
+from master.core.answers import Spare, State
 from master.core.member import Member
 
 
 def find_spare(members: Iterable[Member], now: float) -> Spare:
-    """Return what the loss of the biggest working backend would ask of the others. Looks at every member."""
+    """Return what the loss of the biggest working backend would ask of the others. Looks at every member.
+
+    A drained one may fall too while it has users; it has no place for those of another.
+    """
     takers = [
         (member.backend.name, member.users(now), member.free(now))
         for member in members
@@ -17,6 +20,7 @@ def find_spare(members: Iterable[Member], now: float) -> Spare:
     ]
     if not takers:
         return Spare(None, 0, 0)
+    takers += [(member.backend.name, member.users(now), 0) for member in members if member.state(now) is State.DRAIN]
     # The users of one fit in the free places of the others when they, and its own free places, do not exceed all
     # free places. So the one with the most of both is the hardest to lose; one without a limit is harder than any.
     biggest = max(takers, key=lambda taker: (taker[2] is None, taker[1] + (taker[2] or 0)))

@@ -8,7 +8,7 @@ import attrs
 
 from master.config import Config
 from master.core.pool import Spare
-from master.node import make_backend, make_choice, make_pool
+from master.pool_config import make_backend, make_choice, make_pool
 from master.simulation.masters import Progress, Setting, no_progress
 from master.simulation.sessions import SessionsSetting, run_sessions
 from master.simulation.spread import spread

@@ -190,13 +190,39 @@ def test_a_connection_that_owes_the_rest_of_its_ask_does_not_hold_the_stop_longe
         assert time.monotonic() - began < 1.0 + 1.0  # the grace, and what a loaded machine takes to end a process
 
 
-def test_a_hangup_signal_is_told_of_and_changes_nothing(stage: Stage) -> None:
-    _, backend = stage.server()
-    master, port = stage.master(backend)
-    wait_until_named(port, backend)
+def test_a_hangup_signal_has_the_file_read_again(stage: Stage) -> None:
+    _, first = stage.server()
+    _, second = stage.server()
+    master, port = stage.master(first, text=FAST)
+    wait_until_named(port, first)
+    file = stage.folder / f"pool-{port}.toml"
+    good = file.read_text()
+    file.write_text(good + "weight = yes")
     master.signal(signal.SIGHUP)
-    assert set_of_named(port, 0.3) == {backend}
-    assert master.events("ignored")
+    assert set_of_named(port, 0.5) == {first}
+    (refused,) = master.events("reload_refused")
+    assert str(file) in str(refused)
+    file.write_text(good.replace(str(first), str(second)))
+    master.signal(signal.SIGHUP)
+    wait_until_named(port, second)
+    assert set_of_named(port, 0.3) == {second}
+    assert len(master.events("reloaded")) == 1
+
+
+def test_a_backend_drains_by_its_own_word(stage: Stage) -> None:
+    leaving, leaves = stage.server("--load")
+    _, stays = stage.server("--users", "50")
+    master, port = stage.master(leaves, stays, text=FAST, backend="load = true")
+    wait_until_named(port, leaves)
+    leaving.signal(signal.SIGUSR1)
+    end = time.monotonic() + 10
+    while not master.events("backend_drains"):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert set_of_named(port, 0.5) == {stays}
+    leaving.signal(signal.SIGUSR1)
+    wait_until_named(port, leaves)
+    assert not master.events("backend_down")
 
 
 def test_a_restarted_master_takes_its_port_at_once_and_a_second_copy_says_one_line(stage: Stage) -> None:

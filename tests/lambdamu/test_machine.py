@@ -81,6 +81,10 @@ class Child(ChildMachine):
         self.state = "prepared"
         self.may_end = trio.Event()
         self.may_end.set()
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
     async def run(self) -> None:
         self.state = "running"
@@ -152,6 +156,32 @@ async def test_stopping_a_child_ends_it_alone_and_removes_it(
     await wait_all_tasks_blocked()
     assert [child.state for child in built] == ["ended", "running"]
     assert names(children) == ["b"]
+
+
+async def test_a_child_that_is_stopped_is_closed_and_unknown_from_that_moment_on(
+    children: LMList[Child, str], built: list[Child], nursery: trio.Nursery
+) -> None:
+    children.do_prepare(["a", "b"])
+    children.do_start(nursery)
+    assert children["a"] is built[0]
+    children.stop("a")
+    assert [child.closed for child in built] == [True, False]
+    assert names(children) == ["b"]
+    with pytest.raises(KeyError):
+        children["a"]
+
+
+async def test_children_come_to_those_that_run(
+    children: LMList[Child, str], built: list[Child], nursery: trio.Nursery
+) -> None:
+    children.do_prepare(["a"])
+    children.do_start(nursery)
+    await wait_all_tasks_blocked()
+    children.do_prepare(["b"])
+    children.do_start(nursery)
+    await wait_all_tasks_blocked()
+    assert [child.state for child in built] == ["running", "running"]
+    assert len(nursery.child_tasks) == 2
 
 
 async def test_a_child_that_is_stopped_before_its_first_step_is_removed_too(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, get_type_hints
 
 import attrs
@@ -266,12 +267,16 @@ VALUES = st.recursive(
 def means(taken: Any, written: Any) -> bool:
     """Whether a value of a Config says no more and no less than what stood in the file."""
     match taken:
+        case bool():
+            return written is taken
         case float():
             return type(written) in (int, float) and taken == written
         case int():
             return type(written) is int and taken == written
         case Address():
             return type(written) is str and str(taken) == str(Address.parse(written))
+        case IPv4Network() | IPv6Network():
+            return type(written) is str and taken == ip_network(written)
         case tuple():
             return type(written) is list and len(taken) == len(written) and all(map(means, taken, written))
         case _:
@@ -280,6 +285,7 @@ def means(taken: Any, written: Any) -> bool:
 
 @given(st.sampled_from(KEYS), VALUES)
 @example(("backend", "port"), True)
+@example(("limits", "exempt"), ["::"])
 @example(("probe", "rise"), 1.0)
 @example(("backend", "advertise"), {"1.2.3.4:5": 1})
 def test_a_value_of_any_kind_is_taken_as_it_is_or_refused(where: tuple[str, str], value: Any) -> None:

@@ -20,7 +20,7 @@ from lambdamu.poller import EpollPoller, Poller, TrioPoller
 from lambdamu.tcp_link import LinkUser
 from master.config import Mode, ProbePolicy
 from master.core.backend import Backend
-from master.core.health import HealthPolicy
+from master.core.health import HealthPolicy, Said
 from master.core.load import LoadPolicy
 from master.core.pool import Ask, Assignment, Pool, State
 from master.monitor import Monitor, ProbeObserver, Probing
@@ -53,6 +53,9 @@ class FakeBackend:
         self.connected_at: list[float] = []
         self.asked_at: list[float] = []
         self.auths = 0
+        self.says: object = None
+        """What answers Load: a message, "close", or nothing."""
+        self.loads = 0
 
     async def connect(self) -> Stream:
         self.connected_at.append(trio.current_time())
@@ -80,6 +83,13 @@ class FakeBackend:
             self.open -= 1
 
     async def answer(self, stream: Stream, batch: list[Message]) -> None:
+        if batch[0].name == "Load":
+            self.loads += 1
+            if self.says == "close":
+                await stream.aclose()
+            elif isinstance(self.says, Message):
+                await stream.send_all(encode([self.says]))
+            return
         is_count = batch[0].object == "System"
         if is_count:
             self.asked_at.append(trio.current_time())
@@ -158,6 +168,7 @@ class Seen(ProbeObserver):
         self.failures: list[str] = []
         self.good = 0
         self.changes: list[tuple[float, bool, str]] = []
+        self.words: list[Said] = []
 
     def probed(self, name: str, failure: LinkError | None) -> None:
         if failure is None:
@@ -168,12 +179,17 @@ class Seen(ProbeObserver):
     def became(self, name: str, state: State, why: LinkError | None) -> None:
         self.changes.append((round(trio.current_time() - START, 3), why is None, why.why if why else ""))
 
+    def said(self, name: str, said: Said) -> None:
+        self.words.append(said)
+
 
 START = 0.0
 
 
 class Watched:
-    def __init__(self, nursery: trio.Nursery, policy: ProbePolicy, poller: Poller | None = None) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, policy: ProbePolicy, poller: Poller | None = None, load: bool = False
+    ) -> None:
         global START  # noqa: PLW0603 - one test runs at a time, and its clock starts anywhere
         START = trio.current_time()
         self.policy = policy
@@ -195,6 +211,7 @@ class Watched:
                 rng=self.rng,
                 observer=self.seen,
             ),
+            load=load,
         )
 
     @property
@@ -215,9 +232,9 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(poller: Poller | None = None, **policy: object) -> AsyncIterator[Watched]:
+async def watched(poller: Poller | None = None, *, load: bool = False, **policy: object) -> AsyncIterator[Watched]:
     async with trio.open_nursery() as nursery:
-        scene = Watched(nursery, ProbePolicy(**policy), poller)  # type: ignore[arg-type]
+        scene = Watched(nursery, ProbePolicy(**policy), poller, load)  # type: ignore[arg-type]
         await nursery.start(scene.poller.run)
         nursery.start_soon(scene.monitor.run)
         yield scene

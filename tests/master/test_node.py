@@ -200,8 +200,8 @@ async def test_a_pool_that_comes_and_goes_fills_no_log(autojump_clock: object) -
 def test_where_descriptors_are_few_connections_are_fewer_and_probes_keep_theirs() -> None:
     log, capture = capturing_log()
     backends = tuple(BackendConfig(f"b{i}", "127.0.0.1", i + 1) for i in range(10))
-    few = fit_descriptors(Config(limits=PortLimits(connections=10**6), backends=backends), log)
+    few = fit_descriptors(Config(limits=PortLimits(connections=10**6), backends=backends), log, 10)
     assert few.limits.connections < 10**6
     assert capture.entries[0]["event"] == "few_descriptors"
     enough = Config(limits=PortLimits(connections=5), backends=backends)
-    assert fit_descriptors(enough, log) is enough
+    assert fit_descriptors(enough, log, 10) is enough

@@ -123,6 +123,25 @@ async def test_a_signal_stops_it_well(number: signal.Signals) -> None:
     assert process.said == [f"lambdamu server b1 listening on {process.address}"]
 
 
+async def test_sigusr1_has_it_drain_and_ends_that_and_stops_nothing() -> None:
+    lines: list[str] = []
+
+    async def signals() -> None:
+        while not lines:  # noqa: ASYNC110 - the line that says that it listens
+            await trio.sleep(0.01)
+        for number in (signal.SIGUSR1, signal.SIGUSR1):
+            signal.raise_signal(number)
+            await trio.sleep(0.05)
+        signal.raise_signal(signal.SIGTERM)
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(signals)
+            options = ServerOptions(listen=ANY_PORT, load=True)
+            assert await run_server(options, say=lines.append, complain=lines.append) == 0
+    assert lines[1:] == ["lambdamu server drains", "lambdamu server drains no more"]
+
+
 async def test_a_second_signal_ends_it_at_once(autojump_clock: trio.testing.MockClock) -> None:
     process = Process(fault=parse_fault("slow:1000"))
     async with trio.open_nursery() as nursery:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lambdamu.messages import AUTH, SYSTEM, TASK_OBJECT, USER_COUNT, USER_MAIL, USER_NAME, Command, Message
+from lambdamu.messages import AUTH, LOAD, SYSTEM, TASK_OBJECT, USER_COUNT, USER_MAIL, USER_NAME, Command, Message
 from lambdamu.objects import Peer
-from server_stub.users import Auth, System, Users
+from server_stub.users import Auth, Load, System, Users
 
 NAME = Message(AUTH, Command.SET, USER_NAME, "ann")
 MAIL = Message(AUTH, Command.SET, USER_MAIL, "ann@example.org")
@@ -161,3 +161,21 @@ def test_a_probe_is_let_in_where_there_is_no_room() -> None:
     machine = Machine(base=5, capacity=5)
     assert machine.say(peer(), NAME, PROBE) == [told("Task-1")]
     assert machine.count(peer()) == 5
+
+
+ASK_LOAD = Message(SYSTEM, Command.GET, LOAD)
+
+
+def test_one_that_says_nothing_of_its_load_does_not_know_the_question() -> None:
+    [answer] = Machine().system.handle(ASK_LOAD, 0.0, peer())
+    assert (answer.command, answer.data["Code"]) == (Command.ERROR, "UnknownName")
+
+
+@pytest.mark.parametrize(("capacity", "said"), [(None, {}), (7, {"Capacity": 7})])
+def test_one_that_does_says_whether_it_drains_and_what_it_takes(capacity: int | None, said: dict[str, int]) -> None:
+    load = Load(lambda: 0.25)
+    system = System(Users(0, capacity, "probe@example.org"), load)
+    for draining, state in ((False, "ready"), (True, "drain"), (False, "ready")):
+        load.draining = draining
+        [answer] = system.handle(ASK_LOAD, 0.0, peer())
+        assert answer == Message(SYSTEM, Command.VALUE, LOAD, {"CPU": 0.25, "State": state} | said)

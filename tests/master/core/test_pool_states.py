@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from master.core.admin import Admin, Wish
 from master.core.backend import Backend
 from master.core.choice import ChoicePolicy
 from master.core.health import HealthPolicy
@@ -34,6 +35,7 @@ class Known:
         self.count: int | None = None
         self.asked_at = -1.0
         self.sent: list[float] = []
+        self.admin = Admin()
 
     def result(self, word: str) -> None:
         self.run, self.last = (self.run + 1 if word == self.last else 1), word
@@ -50,7 +52,11 @@ class Known:
     def usable(self, now: float) -> bool:
         full = self.backend.capacity is not None and self.users(now) >= self.backend.capacity
         fresh = self.count is not None and now - self.asked_at <= STALE_S
-        return self.up and not self.lost and fresh and self.backend.weight > 0 and not full
+        wanted = self.wish(now) is Wish.READY
+        return wanted and self.up and not self.lost and fresh and self.backend.weight > 0 and not full
+
+    def wish(self, now: float) -> Wish:
+        return self.admin.wish if now < self.admin.until else Wish.READY
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -65,6 +71,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.now = 1000.0
         self.rng = random.Random(seed)
         backends = [Backend(f"b{i}", weights[i], capacities[i]) for i in range(4)]
+        self.rise, self.fall = rise, fall
         self.known = {backend.name: Known(backend, rise, fall) for backend in backends}
         self.pool = Pool(
             backends, HealthPolicy(rise, fall, STALE_S), LoadPolicy(CONNECT_S, RESERVATION_S, session_s=1e9), PLAIN
@@ -76,21 +83,69 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES, count=st.integers(0, 6), took=st.sampled_from([0.0, 0.5, 2.5]))
     def good_probe(self, name: str, count: int, took: float) -> None:
+        if name not in self.known:
+            return
         known, asked_at = self.known[name], self.now - took
         if asked_at >= known.asked_at:
             known.count, known.asked_at = count, asked_at
         known.result("good")
+        known.lost = known.wish(self.now) is Wish.MAINT
         self.pool.record_report(self.now, self.rng, name, count, asked_at, ("127.0.0.1", 9001))
 
     @rule(name=NAMES)
     def failed_probe(self, name: str) -> None:
+        if name not in self.known:
+            return
         self.known[name].result("failed")
         self.pool.record_failure(self.now, name)
 
     @rule(name=NAMES)
     def lost_connection(self, name: str) -> None:
+        if name not in self.known:
+            return
         self.known[name].lost = True
         self.pool.record_lost(self.now, name)
+
+    @rule(name=NAMES, wish=st.sampled_from(Wish), lasts_s=st.sampled_from([0.5, 2.0, math.inf]))
+    def operator_wants(self, name: str, wish: Wish, lasts_s: float) -> None:
+        if name not in self.known:
+            return
+        known = self.known[name]
+        known.admin = Admin(wish, "ann", "why not", self.now + lasts_s)
+        known.lost = known.lost or wish is Wish.MAINT
+        self.pool.set_admin(self.now, name, known.admin)
+
+    @rule(
+        names=st.lists(NAMES, unique=True),
+        moved=st.sets(NAMES),
+        weight=st.sampled_from([None, 0.0, 2.0]),
+        capacity=st.sampled_from([None, 0, 2]),
+        zone=st.sampled_from([None, "x", "y"]),
+        changed=st.sets(NAMES),
+    )
+    def reload(
+        self,
+        names: list[str],
+        moved: set[str],
+        weight: float | None,
+        capacity: int | None,
+        zone: str | None,
+        changed: set[str],
+    ) -> None:
+        before, members = self.known, {member.backend.name: member for member in self.pool}
+        self.known = {}
+        for name in names:
+            known = before.get(name) or Known(Backend(name), self.rise, self.fall)
+            if name in changed:
+                known.backend = Backend(name, known.backend.weight if weight is None else weight, capacity, zone or "")
+            if name in moved and name in before:
+                known, admin = Known(known.backend, self.rise, self.fall), known.admin
+                known.admin, known.lost = admin, admin.wish is Wish.MAINT and self.now < admin.until
+            self.known[name] = known
+        self.pool.change(self.now, [known.backend for known in self.known.values()], frozenset(moved))
+        assert [member.backend for member in self.pool] == [known.backend for known in self.known.values()]
+        for name in before.keys() & self.known.keys() - moved:
+            assert self.pool[name] is members[name]
 
     @rule(times=st.integers(1, 5))
     def asks(self, times: int) -> None:
@@ -116,7 +171,8 @@ class PoolMachine(RuleBasedStateMachine):
             assert (member.state(self.now) is State.READY) == known.usable(self.now)
             assert member.users(self.now) == known.users(self.now) >= 0
             assert member.free(self.now) is None or member.free(self.now) >= 0  # type: ignore[operator]
-        assert self.pool.entries <= 2 * 4 + 64
+            assert member.level.weights == sum(other.backend.weight for other in self.pool if other.stamp)
+        assert self.pool.entries <= 3 * (2 * 4 + 64)  # of all, and of up to two zones
 
     def teardown(self) -> None:
         """Every backend that works and has room is reachable: with the others out of the way, it is named."""

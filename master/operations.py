@@ -1,0 +1,114 @@
+"""What an operator does to a master that runs: sets backends aside, and has the configuration read again."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+import structlog
+import trio
+
+from master.config import Config
+from master.config_file import ConfigError, load
+from master.core.pool import Admin, State, Wish
+from master.file_watch import FileWatch, stamp_of
+from master.keeper import Keeper, describe
+from master.node import Node
+from master.reload import Difference
+
+Logger = structlog.typing.FilteringBoundLogger
+_LOOK_S: Final = 1.0
+_SHOWN: Final = 20
+"""So many differences stand in the log; the rest is counted."""
+
+
+@attrs.frozen
+class Reloaded:
+    """What came of a reload: `faults`, a line for each, and nothing has changed; or the difference that was made.
+
+    `at`: Unix seconds.
+    """
+
+    at: float
+    who: str
+    faults: tuple[str, ...] = ()
+    difference: Difference | None = None
+
+
+class Operations:
+    """`path`: the file of the configuration; `fit` makes it fit this process; `wall` gives Unix seconds."""
+
+    def __init__(
+        self,
+        node: Node,
+        keeper: Keeper,
+        log: Logger,
+        path: str,
+        *,
+        fit: Callable[[Config], Config] = lambda config: config,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._node = node
+        self._keeper = keeper
+        self._log = log
+        self._path = path
+        self._fit = fit
+        self._wall = wall
+        self._one_at_a_time = trio.Lock()
+        self._watch = FileWatch()
+        self._watch.take(stamp_of(path))
+        self.last: Reloaded | None = None
+
+    def set_admin(self, name: str, wish: Wish, *, who: str, why: str, for_s: float | None = None) -> State:
+        """Have a backend stand as its operator wants, for a time or for good. Raise KeyError on an unknown name."""
+        now = trio.current_time()
+        admin = Admin(wish, who, why, math.inf if for_s is None else now + for_s)
+        state = self._node.set_admin(name, admin)
+        self._keeper.changed()
+        self._log.info("admin", backend=name, **describe(admin, now))
+        return state
+
+    async def reload(self, who: str) -> Reloaded:
+        """Read the file, and go over to what it says: all of it, or nothing where anything in it is not right."""
+        async with self._one_at_a_time:
+            # Before it is read: who writes after this is seen as a change.
+            self._watch.take(await trio.to_thread.run_sync(stamp_of, self._path, abandon_on_cancel=True))
+            try:
+                # In a thread: ten thousand backends take a second to read.
+                config = await trio.to_thread.run_sync(load, self._path, abandon_on_cancel=True)
+            except ConfigError as exc:
+                self.last = Reloaded(self._wall(), who, faults=tuple(map(str, exc.faults)))
+            else:
+                self.last = Reloaded(self._wall(), who, difference=self._node.reload(self._fit(config)))
+                for warning in config.warnings:
+                    self._log.warning("config", message=warning)
+            self._tell(self.last)
+            return self.last
+
+    async def watch(self) -> None:
+        """Reload when the file is another one, as long as the configuration says so; until cancelled."""
+        while True:
+            await trio.sleep(_LOOK_S)
+            if not self._node.config.master.reload_on_change:
+                continue
+            # In a thread: the file may lie on a disk that hangs.
+            stamp = await trio.to_thread.run_sync(stamp_of, self._path, abandon_on_cancel=True)
+            if self._watch.look(stamp):
+                await self.reload("change of the file")
+
+    def _tell(self, reloaded: Reloaded) -> None:
+        metrics = self._node.metrics
+        metrics.reloaded_at, metrics.reload_failed = reloaded.at, bool(reloaded.faults)
+        if reloaded.difference is None:
+            first, *others = reloaded.faults
+            self._log.error("reload_refused", who=reloaded.who, fault=first, other_faults=len(others))
+            return
+        self._keeper.changed()
+        lines = reloaded.difference.lines()
+        left_out = max(0, len(lines) - _SHOWN)
+        self._log.info("reloaded", who=reloaded.who, difference=lines[:_SHOWN], left_out=left_out)
+        for change in reloaded.difference.fixed:
+            self._log.warning("needs_restart", message=str(change))

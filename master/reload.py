@@ -1,0 +1,130 @@
+"""What is different between the configuration that is at work and another one, and what of that can change live. Pure.
+
+A backend is known by its name. One with another host or port is another process: it waits for its first probe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import attrs
+
+from lambdamu.address import Address, quoted
+from master.config import TABLES, Config, MasterPolicy, ProbePolicy, figure
+
+_LIVE: Final[Mapping[type[Any], frozenset[str]]] = MappingProxyType(
+    {
+        ProbePolicy: frozenset(field.name for field in attrs.fields(ProbePolicy)),
+        MasterPolicy: frozenset({"grace_s", "linger_s", "retry_after_s", "reload_on_change"}),
+    }
+)
+"""The keys of tables other than [[backend]] that change without a restart."""
+_PLACE: Final = ("host", "port")
+
+
+@attrs.frozen
+class Changed:
+    """One key that has another value. `entry` is the table, as in `[probe]`; `name` is that of the backend, if any."""
+
+    entry: str
+    key: str
+    before: Any
+    after: Any
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.entry}: {self.key}: {_show(self.before)} -> {_show(self.after)}"
+
+
+@attrs.frozen
+class Difference:
+    """`config` is what holds afterwards: the new one, but for the keys in `fixed`, which need a restart.
+
+    `added`, `removed`, `moved`: names of backends; those that moved have another host or port. `changed`: the keys
+    that change live, those of backends that moved among them. `reordered`: whether the backends that stay stand in
+    another order. It is false when nothing changes live.
+    """
+
+    config: Config
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+    changed: tuple[Changed, ...] = ()
+    fixed: tuple[Changed, ...] = ()
+    reordered: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed or self.reordered)
+
+    def lines(self) -> list[str]:
+        """Return a line for each difference, for people; none at all where there is none."""
+        return [
+            *(f"+ {_entry(name)}" for name in self.added),
+            *(f"- {_entry(name)}" for name in self.removed),
+            *(f"~ {each}" for each in self.changed),
+            *(f"! {each} (needs a restart)" for each in self.fixed),
+        ]
+
+
+def compare(old: Config, new: Config) -> Difference:
+    """Return what it takes to go from one configuration to another."""
+    before = {backend.name: backend for backend in old.backends}
+    after = {backend.name: backend for backend in new.backends}
+    kept = [name for name in after if name in before]
+    pairs = [(before[name], after[name]) for name in kept]
+    tables = [change for name, cls in TABLES.items() if name != "backend" for change in _table(name, cls, old, new)]
+    fixed = tuple(change for live, change in tables if not live)
+    return Difference(
+        config=_without(new, fixed),
+        added=tuple(name for name in after if name not in before),
+        removed=tuple(name for name in before if name not in after),
+        moved=tuple(a.name for a, b in pairs if any(getattr(a, key) != getattr(b, key) for key in _PLACE)),
+        changed=(
+            *(change for a, b in pairs for change in _keys(_entry(a.name), a, b)),
+            *(change for live, change in tables if live),
+        ),
+        fixed=fixed,
+        reordered=kept != [name for name in before if name in after],
+    )
+
+
+def _table(name: str, cls: type[Any], old: Config, new: Config) -> Iterator[tuple[bool, Changed]]:
+    """Yield each key of a table that is different, and whether it can change live."""
+    for change in _keys(f"[{name}]", getattr(old, name), getattr(new, name)):
+        yield change.key in _LIVE.get(cls, ()), change
+
+
+def _keys(entry: str, old: Any, new: Any) -> Iterator[Changed]:
+    for field in attrs.fields(type(old)):
+        before, after = getattr(old, field.name), getattr(new, field.name)
+        if before != after:
+            yield Changed(entry, field.name, before, after, getattr(new, "name", ""))
+
+
+def _without(new: Config, fixed: Iterable[Changed]) -> Config:
+    """Return `new` with the old values of what cannot change."""
+    tables: dict[str, dict[str, Any]] = {}
+    for change in fixed:
+        tables.setdefault(change.entry.strip("[]"), {})[change.key] = change.before
+    return attrs.evolve(new, **{name: attrs.evolve(getattr(new, name), **keys) for name, keys in tables.items()})
+
+
+def _entry(name: str) -> str:
+    return f"[[backend]] {quoted(name)}"
+
+
+def _show(value: Any) -> str:
+    """Return a value as it is written in the file."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return figure(value)
+        case tuple():
+            return f"[{', '.join(map(_show, value))}]"
+        case Address() | str() | _:
+            return quoted(str(value))

@@ -1,0 +1,12 @@
+"""What must outlive the process. Times are Unix seconds: another process has another monotonic clock."""
+
+from master.store.memory import MemoryStore
+from master.store.sqlite import SqliteStore
+from master.store.state import SavedAdmin, SavedReport, State, Store, StoreError
+
+__all__ = ["MemoryStore", "SavedAdmin", "SavedReport", "SqliteStore", "State", "Store", "StoreError", "open_store"]
+
+
+def open_store(file: str) -> Store:
+    """Return the store that a configuration asks for; nothing is read or made yet."""
+    return SqliteStore(file) if file else MemoryStore()

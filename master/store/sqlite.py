@@ -1,0 +1,77 @@
+"""Keeps the state in an SQLite file.
+
+Each call opens the file anew: a file that was taken away or a disk that was full is no matter for the next call.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from typing import Final, TypeVar
+
+import attrs
+
+from master.core.admin import Wish
+from master.store.state import SavedAdmin, SavedReport, State, StoreError
+
+_BUSY_S: Final = 2.0
+"""So long another process may hold the file."""
+_FORM: Final = 1
+_TABLES: Final = (
+    "CREATE TABLE admin (name TEXT PRIMARY KEY, wish TEXT, who TEXT, why TEXT, until REAL)",
+    "CREATE TABLE report (name TEXT PRIMARY KEY, place TEXT, count INTEGER, asked_at REAL, host TEXT, port INTEGER)",
+)
+
+T = TypeVar("T")
+
+
+class SqliteStore:
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    def load(self) -> State:
+        return self._do(_load)
+
+    def save(self, state: State) -> None:
+        self._do(lambda connection: _save(connection, state))
+
+    def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            with closing(sqlite3.connect(self._file, timeout=_BUSY_S, isolation_level=None)) as connection, connection:
+                # By hand: Python would begin it after the tables are made, and half of a file could be left.
+                connection.execute("BEGIN")
+                _prepare(connection)
+                return work(connection)
+        except (sqlite3.Error, ValueError) as exc:  # ValueError: no file name, or a value of another version
+            raise StoreError(f"{self._file}: {exc}") from exc
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    (form,) = connection.execute("PRAGMA user_version").fetchone()
+    if form not in (0, _FORM):
+        raise ValueError(f"is of form {form}, which this version does not know")
+    if form == 0:
+        if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+            raise ValueError("is a database of something else")
+        for table in _TABLES:
+            connection.execute(table)
+        connection.execute(f"PRAGMA user_version = {_FORM}")
+
+
+def _load(connection: sqlite3.Connection) -> State:
+    admins = connection.execute("SELECT name, wish, who, why, until FROM admin")
+    reports = connection.execute("SELECT name, place, count, asked_at, host, port FROM report")
+    return State(
+        {name: SavedAdmin(Wish(wish), *rest) for name, wish, *rest in admins},
+        {name: SavedReport(*rest) for name, *rest in reports},
+    )
+
+
+def _save(connection: sqlite3.Connection, state: State) -> None:
+    connection.execute("DELETE FROM admin")
+    connection.execute("DELETE FROM report")
+    admins = [(name, *attrs.astuple(admin)) for name, admin in state.admins.items()]
+    reports = [(name, *attrs.astuple(report)) for name, report in state.reports.items()]
+    connection.executemany("INSERT INTO admin VALUES (?, ?, ?, ?, ?)", admins)
+    connection.executemany("INSERT INTO report VALUES (?, ?, ?, ?, ?, ?)", reports)

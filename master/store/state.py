@@ -1,0 +1,54 @@
+"""What is kept, and the interface of whoever keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import attrs
+
+from lambdamu.errors import LambdaMuError
+from master.core.admin import Wish
+
+
+@attrs.frozen
+class SavedAdmin:
+    """What an operator wants of a backend; `until` None: for good."""
+
+    wish: Wish
+    who: str
+    why: str
+    until: float | None = None
+
+
+@attrs.frozen
+class SavedReport:
+    """The last good report of a backend that is configured at `place`: `count` users, told by `host` and `port`."""
+
+    place: str
+    count: int
+    asked_at: float
+    host: str
+    port: int
+
+
+@attrs.frozen
+class State:
+    """All of it, by the name of the backend."""
+
+    admins: Mapping[str, SavedAdmin] = attrs.field(factory=dict)
+    reports: Mapping[str, SavedReport] = attrs.field(factory=dict)
+
+
+class StoreError(LambdaMuError):
+    """It cannot be read or written; str() is one line that says why."""
+
+
+class Store(Protocol):
+    """Keeps one State. Both calls may take long, and are made in a worker thread, one at a time."""
+
+    def load(self) -> State:
+        """Return what was saved last, an empty State at first. Raise StoreError."""
+
+    def save(self, state: State) -> None:
+        """Keep this in place of what was saved before: all of it, or nothing. Raise StoreError."""

@@ -1,0 +1,251 @@
+"""What an operator does to a master that runs: real sockets, real files, one process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import structlog
+import trio
+
+from lambdamu.address import Address
+from lambdamu.datapack import Decoder, encode
+from lambdamu.messages import Message
+from lambdamu.tcp_server import open_listeners
+from lambdamu.testing import FakeBackend, Script
+from master.config_file import load
+from master.core.pool import State, Wish
+from master.keeper import Keeper
+from master.node import Node
+from master.operations import Operations
+from master.store import MemoryStore, Store
+
+LOCAL = Address("127.0.0.1", 0)
+ASK = encode([Message("Master", "Event", "DoSendServer")])
+HEAD = "[probe]\ninterval_s = 0.1\ntimeout_s = 0.1\nstale_after_s = 2.0\n"
+
+
+class House:
+    """A master with its file, and what an operator has."""
+
+    def __init__(self, file: Path, store: Store | None = None) -> None:
+        self.file = file
+        self.capture = structlog.testing.LogCapture()
+        log: Any = structlog.wrap_logger(None, processors=[self.capture])
+        self.node = Node(load(file), rng=random.Random(1), log=log)
+        self.keeper = Keeper(store or MemoryStore(), self.node, log)
+        self.operations = Operations(self.node, self.keeper, log, str(file))
+        self.address = LOCAL
+
+    def write(self, *backends: FakeBackend, head: str = HEAD, keys: str = "") -> None:
+        write(self.file, *backends, head=head, keys=keys)
+
+    def events(self, name: str) -> list[Any]:
+        return [entry for entry in self.capture.entries if entry["event"] == name]
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self.node.metrics.registry.get_sample_value(f"lambdamu_{name}", labels)
+
+    async def until_ready(self, *names: str) -> None:
+        with trio.fail_after(10):
+            while not all(self.node.pool[name].state(trio.current_time()) is State.READY for name in names):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+
+    async def ask(self) -> Any:
+        async with await trio.open_tcp_stream(self.address.host, self.address.port) as stream:
+            await stream.send_all(ASK)
+            ((answer,),) = Decoder().feed(bytes(await stream.receive_some(65536)))
+            return answer.data["Data"].get("Port", answer.data["Result"])
+
+
+def write(file: Path, *backends: FakeBackend, head: str = HEAD, keys: str = "") -> None:
+    tables = [
+        f'[[backend]]\nname = "b{i}"\nhost = "127.0.0.1"\nport = {backend.address[1]}\n{keys}\n'
+        for i, backend in enumerate(backends)
+    ]
+    file.write_text(head + "".join(tables))
+
+
+@asynccontextmanager
+async def house(file: Path, *backends: FakeBackend, head: str = HEAD) -> AsyncIterator[House]:
+    write(file, *backends, head=head)
+    house = House(file)
+    async with trio.open_nursery() as nursery:
+        (house.address,) = await nursery.start(house.node.run, open_listeners(LOCAL))
+        await house.until_ready(*(f"b{i}" for i in range(len(backends))))
+        yield house
+        house.node.stop()
+        await house.node.finished.wait()
+
+
+@asynccontextmanager
+async def fleet(count: int) -> AsyncIterator[list[FakeBackend]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(FakeBackend(Script(users=i))) for i in range(count)]
+
+
+async def test_fifty_reloads_under_a_storm_of_asks_fail_none_and_restart_no_probe(tmp_path: Path) -> None:
+    answers: list[Any] = []
+    async with fleet(3) as backends, house(tmp_path / "pool.toml", *backends[:2]) as home:
+        tasks = len(trio.lowlevel.current_root_task().child_nurseries)
+        members = [home.node.pool[name] for name in ("b0", "b1")]
+        monitors = list(home.node.servers)
+        over = trio.Event()
+
+        async def storm() -> None:
+            while not over.is_set():
+                answers.append(await home.ask())
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(storm)
+            for i in range(50):
+                # The same, one more, the same, other weights: b0 and b1 stay all the time.
+                home.write(*backends[: 2 + (i // 2) % 2], keys=f"weight = {1 + i % 4 // 3}.0\n")
+                assert not (await home.operations.reload("test")).faults
+                await trio.sleep(0.02)
+            over.set()
+        assert len(answers) > 500
+        assert set(answers) <= {backend.address[1] for backend in backends}
+        assert [home.node.pool[name] for name in ("b0", "b1")] == members
+        assert list(home.node.servers)[:2] == monitors
+        assert [backend.stats().opened for backend in backends[:2]] == [1, 1]
+        assert len(trio.lowlevel.current_root_task().child_nurseries) == tasks
+        assert home.sample("probe_failures_total", backend="b0") == 0
+        assert len(home.events("backend_up")) >= 2
+        assert not home.events("backend_down")
+
+
+async def test_one_wrong_character_changes_nothing_and_one_line_says_where(tmp_path: Path) -> None:
+    async with fleet(2) as backends, house(tmp_path / "pool.toml", *backends[:1]) as home:
+        config, member = home.node.config, home.node.pool["b0"]
+        assert home.sample("reload_success") == 1
+        assert home.sample("reload_timestamp_seconds") is None
+        for broken in ('weight = "1"\n', "weight = 1.0.0\n"):
+            home.write(*backends, keys=broken)
+            reloaded = await home.operations.reload("SIGHUP")
+            assert home.node.config is config
+            assert [home.node.pool["b0"]] == list(home.node.pool) == [member]
+            assert len(home.node.servers) == 1
+            (entry,) = home.events("reload_refused")
+            assert entry["fault"] == reloaded.faults[0]
+            assert str(home.file) in entry["fault"]
+            assert "[[backend]] 1" in entry["fault"] or "line 9" in entry["fault"]
+            assert home.sample("reload_success") == 0
+            assert (home.sample("reload_timestamp_seconds") or 0) == reloaded.at > 1e9
+            home.capture.entries.clear()
+        home.file.unlink()
+        assert "cannot be read" in (await home.operations.reload("SIGHUP")).faults[0]
+        home.write(*backends)
+        assert not (await home.operations.reload("SIGHUP")).faults
+        assert home.sample("reload_success") == 1
+        await home.until_ready("b0", "b1")
+
+
+async def test_one_that_is_removed_leaves_no_series_no_task_and_no_connection(tmp_path: Path) -> None:
+    async with fleet(2) as backends, house(tmp_path / "pool.toml", *backends) as home:
+        assert home.sample("probes_total", backend="b1") is not None
+        home.write(backends[0])
+        await home.operations.reload("test")
+        with trio.fail_after(5):
+            await backends[1].until(lambda stats: stats.open_now == 0)
+        left = [sample for family in home.node.metrics.registry.collect() for sample in family.samples]
+        assert not [sample for sample in left if sample.labels.get("backend") == "b1"]
+        assert [monitor.name for monitor in home.node.servers] == ["b0"]
+        probes = len(backends[1].stats().asked_at)
+        await trio.sleep(0.3)
+        assert len(backends[1].stats().asked_at) == probes
+        assert {await home.ask() for _ in range(5)} == {backends[0].address[1]}
+
+
+async def test_one_that_moves_is_probed_and_named_where_it_is_now_and_its_old_count_is_gone(tmp_path: Path) -> None:
+    async with fleet(3) as backends, house(tmp_path / "pool.toml", *backends[:2]) as home:
+        backends[2].script(users=700)
+        home.operations.set_admin("b1", Wish.DRAIN, who="ann", why="it moves")
+        home.write(backends[2], backends[1])
+        await home.operations.reload("test")
+        assert home.node.pool["b0"].report is None
+        assert await home.ask() == "NoServer"
+        await home.until_ready("b0")
+        assert home.node.pool["b0"].users(trio.current_time()) == 700
+        assert await home.ask() == backends[2].address[1]
+        with trio.fail_after(5):
+            await backends[0].until(lambda stats: stats.open_now == 0)
+        assert home.node.pool["b1"].admin.why == "it moves"
+
+
+async def test_other_credentials_and_another_interval_are_used_within_a_cycle(tmp_path: Path) -> None:
+    async with fleet(1) as backends, house(tmp_path / "pool.toml", *backends) as home:
+        head = HEAD.replace("interval_s = 0.1", "interval_s = 0.5") + 'user_mail = "other@host"\nrise = 3\n'
+        home.write(*backends, head=head)
+        assert not (await home.operations.reload("test")).faults
+        assert home.node.pool["b0"].state(trio.current_time()) is State.READY
+        assert home.node.pool["b0"].health.policy.rise == 3
+        with trio.fail_after(5):
+            stats = await backends[0].until(lambda stats: stats.user_mail == "other@host")
+        assert stats.opened == 2
+        asked = len(backends[0].stats().asked_at)
+        await trio.sleep(2.2)
+        assert 3 <= len(backends[0].stats().asked_at) - asked <= 6
+        assert home.sample("probe_failures_total", backend="b0") == 0
+
+
+async def test_what_cannot_change_live_is_named_and_the_rest_is_done(tmp_path: Path) -> None:
+    async with fleet(2) as backends, house(tmp_path / "pool.toml", *backends[:1]) as home:
+        for _ in range(2):
+            home.write(*backends, head="[limits]\nconnections = 7\n" + HEAD)
+            await home.operations.reload("test")
+        (first, second) = home.events("needs_restart")
+        assert first["message"] == second["message"] == "[limits]: connections: 10000 -> 7"
+        await home.until_ready("b1")
+
+
+async def test_maintenance_closes_the_connection_at_once(tmp_path: Path) -> None:
+    head = HEAD.replace("= 0.1", "= 1.5").replace("2.0", "30.0")
+    async with fleet(1) as backends, house(tmp_path / "pool.toml", *backends, head=head) as home:
+        home.operations.set_admin("b0", Wish.MAINT, who="ann", why="a new disk")
+        with trio.fail_after(1.0):
+            await backends[0].until(lambda stats: stats.open_now == 0)
+
+
+async def test_maintenance_ends_the_probes_and_ready_brings_them_back(tmp_path: Path) -> None:
+    async with fleet(2) as backends, house(tmp_path / "pool.toml", *backends) as home:
+        state = home.operations.set_admin("b1", Wish.MAINT, who="ann", why="a new disk")
+        assert state is State.MAINT
+        with trio.fail_after(5):
+            await backends[1].until(lambda stats: stats.open_now == 0)
+        probes = len(backends[1].stats().asked_at)
+        await trio.sleep(0.3)
+        assert len(backends[1].stats().asked_at) == probes
+        assert home.sample("backends_wanted", admin="maint") == 1
+        home.operations.set_admin("b1", Wish.READY, who="ann", why="done")
+        await home.until_ready("b1")
+        assert [entry["admin"] for entry in home.events("admin")] == ["maint", "ready"]
+
+
+async def test_a_reload_leaves_what_the_operator_wants(tmp_path: Path) -> None:
+    async with fleet(3) as backends, house(tmp_path / "pool.toml", *backends[:2]) as home:
+        home.operations.set_admin("b0", Wish.DRAIN, who="ann", why="a new release", for_s=60.0)
+        home.operations.set_admin("b1", Wish.MAINT, who="ann", why="a new disk")
+        home.write(*backends, keys="weight = 2.0\n")
+        await home.operations.reload("test")
+        await home.until_ready("b2")
+        assert {await home.ask() for _ in range(10)} == {backends[2].address[1]}
+        now = trio.current_time()
+        assert [home.node.pool[name].state(now) for name in ("b0", "b1")] == [State.DRAIN, State.MAINT]
+
+
+async def test_a_reload_has_one_asked_for_its_load_over_the_connection_that_is_there(tmp_path: Path) -> None:
+    async with fleet(1) as backends, house(tmp_path / "pool.toml", *backends) as home:
+        home.write(*backends, keys="load = true\n")
+        reloaded = await home.operations.reload("test")
+        assert reloaded.difference is not None
+        assert reloaded.difference.lines() == ['~ [[backend]] "b0": load: false -> true']
+        with trio.fail_after(5):
+            await backends[0].until(lambda stats: b"Load" in stats.last_question)
+        await trio.sleep(0.5)
+        assert home.node.pool["b0"].state(trio.current_time()) is State.READY
+        assert home.sample("probe_failures_total", backend="b0") == 0
