@@ -26,6 +26,8 @@ from master.store import SavedAdmin, SavedReport, State, Store, StoreError
 _PERIOD_S: Final = 10.0
 """How old the saved reports may be, and when a failure is tried again."""
 _LOG_S: Final = 600.0
+_FINISH_S: Final = 0.3
+"""Of the time that a stop may take."""
 _LOAD_S: Final = 5.0
 """A master waits so long for its state at the start, and no longer."""
 
@@ -41,6 +43,7 @@ class Keeper:
         self._log = log
         self._wall = wall
         self._changed = trio.Event()
+        self._unsaved = False
         self._failures = Throttle(_LOG_S)
 
     async def restore(self) -> None:
@@ -57,26 +60,40 @@ class Keeper:
 
     def changed(self) -> None:
         """Hear that an operator wants something else of a backend."""
+        self._unsaved = True
         self._changed.set()
 
     async def run(self) -> None:
         """Write whenever something has changed, and the reports now and then where they may be needed."""
-        trusted = self._node.config.choice.panic is Panic.LAST_KNOWN
-        unsaved = False
         while True:
-            with trio.move_on_after(_PERIOD_S if trusted or unsaved else math.inf):
+            with trio.move_on_after(_PERIOD_S if self._trusted or self._unsaved else math.inf):
                 await self._changed.wait()
             self._changed = trio.Event()
-            unsaved = not await self._save(self._take_out(reports=trusted))
-            if unsaved:
+            if not await self._save(self._take_out(reports=self._trusted)):
                 await trio.sleep(_PERIOD_S)
 
+    @property
+    def _trusted(self) -> bool:
+        """Whether the last good reports may be needed."""
+        return self._node.config.choice.panic is Panic.LAST_KNOWN
+
+    async def finish(self) -> None:
+        """Write what has not been written yet, if a moment is enough for it."""
+        if self._unsaved:
+            with trio.move_on_after(_FINISH_S):
+                await self._save(self._take_out(reports=self._trusted))
+
     async def _save(self, state: State) -> bool:
+        self._unsaved = False
         try:
             await trio.to_thread.run_sync(self._store.save, state, abandon_on_cancel=True)
         except StoreError as exc:
+            self._unsaved = True
             self._failed("state_not_written", str(exc))
             return False
+        except trio.Cancelled:
+            self._unsaved = True
+            raise
         return True
 
     def _failed(self, event: str, error: str) -> None:

@@ -46,8 +46,8 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
     node.metrics.watch_log(lambda: sink.dropped)
     keeper = Keeper(open_store(config.state.file), node, log)
     process = _Process(node, Operations(node, keeper, log, path, fit=fit), log)
-    await keeper.restore()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        await keeper.restore()
         async with trio.open_nursery() as nursery:
             addresses = await nursery.start(node.run, listeners)
             for address in addresses:
@@ -57,6 +57,7 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
             nursery.start_soon(process.operations.watch)
             nursery.start_soon(_spare_the_collector, config.probe.interval_s + config.probe.timeout_s)
             await process.finished(nursery)
+        await keeper.finish()
     log.info("stopped")
     return process.exit_code
 

@@ -187,6 +187,38 @@ async def test_who_changes_much_while_the_disk_is_full_has_it_tried_no_more_ofte
         assert disk.saves <= 10
 
 
+async def test_what_was_wanted_at_the_very_last_is_kept_too(autojump_clock: object) -> None:
+    disk = Disk()
+    house = House(disk)
+    house.want("a", Admin(Wish.DRAIN, "ann", "just now"))
+    await house.keeper.finish()
+    assert disk.load().admins["a"].why == "just now"
+    await house.keeper.finish()
+    assert disk.saves == 1
+
+
+async def test_a_write_that_the_stop_cuts_short_is_begun_again(autojump_clock: object) -> None:
+    release = threading.Event()
+
+    class Slow(Disk):
+        def save(self, state: State) -> None:
+            if not self.saves:
+                self.saves += 1
+                release.wait(20)
+            super().save(state)
+
+    disk = Slow()
+    house = House(disk)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(house.keeper.run)
+        house.want("a", Admin(Wish.DRAIN, "ann", "just now"))
+        await trio.sleep(1.0)
+        nursery.cancel_scope.cancel()
+    await house.keeper.finish()
+    release.set()
+    assert disk.load().admins["a"].why == "just now"
+
+
 async def test_a_state_that_cannot_be_read_is_as_none(autojump_clock: object) -> None:
     disk = Disk()
     disk.full = True

@@ -92,6 +92,7 @@ async def test_a_backend_that_does_not_know_is_asked_once_and_none_the_worse(
         assert scene.seen.failures == []
         assert len(scene.seen.changes) == 1
         assert 19 <= len(scene.backend.asked_at) <= 21
+        assert len(scene.backend.connected_at) == (1 if mode is Mode.HOLD else len(scene.backend.asked_at))
 
 
 @BOTH
@@ -102,6 +103,7 @@ async def test_a_backend_that_closes_at_the_question_is_asked_once(mode: Mode, a
         assert scene.backend.loads == 1
         assert scene.named()
         assert scene.seen.failures == []
+        assert len(scene.seen.changes) == (1 if mode is Mode.RECONNECT else 3)
 
 
 async def test_what_was_said_is_void_when_no_more_is_said(autojump_clock: object) -> None:

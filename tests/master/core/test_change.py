@@ -207,9 +207,10 @@ def test_zones_and_levels_are_those_of_the_new_pool() -> None:
     assert bench.named(0.4) == {"b", "c"}
     bench.pool.change(0.5, [attrs.evolve(in_x, priority=1), C])
     assert bench.named(0.6) == {"c"}
+    assert {each.name: each.reason for each in bench.pool.explain(0.6, Ask(zone="y"))}["c"] is Reason.BEST
     bench.pool.change(0.7, [attrs.evolve(in_x, priority=1)])
     assert bench.named(0.8) == {"a"}
-    assert bench.pool.explain(0.8, Ask())[0].reason is Reason.BEST
+    assert bench.pool.explain(0.8, Ask(zone="y"))[0].reason is Reason.BEST
 
 
 def eject_a(bench: Bench) -> None:
