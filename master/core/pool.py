@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 
 from master.core.answers import OUTCOMES, Ask, Assignment, Explanation, Place, Reason, Refused, Spare, State
 from master.core.ask_rate import AskRate
@@ -214,7 +213,10 @@ class Pool:
 
     def _accuse(self, member: Member, now: float, rng: random.Random, client: str, host: str) -> Verdict:
         before, name = self.ejections.out(now), member.backend.name
-        carries = partial(carry_without, self, now)
+
+        def carries(out: frozenset[str]) -> bool:
+            return self.roll.spares_one and carry_without(self, now, out)
+
         verdict = self.ejections.report(now, rng, client, host, name, len(self), carries)
         for each in before | self.ejections.out(now):
             self._heed(self._members[each], now)
