@@ -130,7 +130,7 @@ class Pool:
         return heard
 
     def explain(self, now: float, ask: Ask) -> list[Explanation]:
-        """Return how each backend stands for `ask`, in the order of the pool; `assign` would do as it says."""
+        """Return how each backend stands for `ask`; `assign` would do so, unless the client asks again."""
         self._catch_up(now)
         expected, doors = self._asks.expect(now), (self.roll.closed, self._last_known)
         return explain(self, set_scene(self._candidates, now, expected, ask.zone, doors))
