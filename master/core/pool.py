@@ -213,11 +213,9 @@ class Pool:
 
     def _accuse(self, member: Member, now: float, rng: random.Random, client: str, host: str) -> Verdict:
         before, name = self.ejections.out(now), member.backend.name
-
-        def carries(out: frozenset[str]) -> bool:
-            return self.roll.spares_one and carry_without(self, now, out)
-
-        verdict = self.ejections.report(now, rng, client, host, name, len(self), carries)
+        verdict = self.ejections.report(
+            now, rng, client, host, name, len(self), lambda out: self.roll.spares_one and carry_without(self, now, out)
+        )
         for each in before | self.ejections.out(now):
             self._heed(self._members[each], now)
         return verdict
@@ -225,11 +223,10 @@ class Pool:
     def _again(self, now: float, client: str | None) -> Found | None:
         """Return where a client was sent a moment ago, when that is still good."""
         name = self.ejections.sent_to(now, client) if client is not None else None
-        if name is None or name not in self._members:
+        member = self._members.get(name) if name is not None else None
+        if member is None or member.state(now) not in (State.READY, State.FULL):  # full, it has its place reserved
             return None
-        member = self._members[name]
-        # Full, it has a place all the same: the one that was reserved for it.
-        return (member, Reason.AGAIN) if member.state(now) in (State.READY, State.FULL) else None
+        return member, Reason.AGAIN
 
     def _note(
         self, member: Member, now: float, rng: random.Random, client: str | None, others: Iterable[Member]
@@ -262,6 +259,7 @@ class Pool:
         state = member.state(now)
         if (state in WORKING) != member.serving:
             self._turn(member, now)
+            state = member.state(now)
         self._place(member, state, now)
         self._looks.watch(member, now)
         return state
@@ -273,6 +271,9 @@ class Pool:
             member.permits.begin(self.roll.came_at(now))
             self.roll.rose()
         else:
+            if self.roll.working == 1:  # nobody else works: those that clients complain of are better than none
+                for name in self.ejections.pardon(now):
+                    self._heed(self._members[name], now)
             member.spell.broken()
             self.roll.fell(now)
         self._look_at_roll(now)

@@ -170,6 +170,23 @@ def test_what_clients_say_never_leaves_too_few_that_work() -> None:
     assert scene.ask() is not None
 
 
+@pytest.mark.parametrize("on_trial", [False, True])
+def test_who_is_out_comes_back_when_nobody_else_works(on_trial: bool) -> None:
+    scene = Scene(4)
+    scene.accuse("b1")
+    if on_trial:
+        scene.now = LONGEST_S + 1
+    for name in ("b0", "b2", "b3"):
+        scene.pool.record_lost(scene.now, name)
+    assert [scene.ask() for _ in range(10)] == ["b1"] * 10
+    assert not scene.pool.suspects_own_network(scene.now)
+    scene.now += 31.0
+    assert [scene.ask() for _ in range(10)] == ["b1"] * 10
+    for i in (0, 2, 3):
+        scene.pool.record_report(scene.now, scene.rng, f"b{i}", 5, scene.now, scene.place(i))
+    assert scene.asked() > {"b0", "b2", "b3"}
+
+
 def test_a_plain_ask_may_be_the_one_that_tries() -> None:
     scene = Scene(4)
     scene.accuse("b1")
