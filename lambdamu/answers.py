@@ -31,6 +31,8 @@ from lambdamu.messages import (
 _MAX_ALTERNATES: Final = 16
 _WHY_CHARS: Final = 32
 _TICKET_BYTES: Final = 200
+_LONGEST_TOLD_S: Final = 1e9
+"""Nobody waits for longer, and the number would fill the line."""
 _OURS: Final = frozenset({LinkFault.NO_DESCRIPTOR, LinkFault.NO_ADDRESS, LinkFault.UNREACHABLE})
 """A device without a network fails so, at once and with everybody. None of them got a call, so none shall be left alone
 for it: or the device would go on waiting when its network is back."""
@@ -127,8 +129,8 @@ def read_task(batch: Batch) -> str | Failure | None:
 
 def explain(answer: Answer) -> str:
     """Return in one line what a master said that named no backend, and when to ask again."""
-    after_s = answer.data.get("RetryAfter")
-    again = f"; ask again in {after_s:.1f} s" if type(after_s) in (int, float) else ""
+    after_s = answer.retry_after_s
+    again = f"; ask again in {after_s:.1f} s" if after_s is not None and after_s < _LONGEST_TOLD_S else ""
     return explain_refusal(answer) + again
 
 

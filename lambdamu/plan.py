@@ -227,8 +227,9 @@ class Plan:
 
     def _go(self, now: float) -> Step | None:
         backend, name = self._places.popleft()
-        if now > self._places_until:
+        if now > self._places_until and self._goes_cost:  # the best is tried anyhow: it was named a moment ago
             self._places.clear()
+            self._fall_back(now)
             return None
         permit = self._permit(now, self._peers.backends.of(backend), paid=self._goes_cost)
         if permit is not None:

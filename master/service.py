@@ -33,6 +33,9 @@ from master.core.pool import Ask, Assignment, Place, Pool
 _ALTERNATES: Final = 2
 """How many other backends a client that wants them is told."""
 
+_MOST_FAILED: Final = 64
+"""So many failed places are looked at, the last: a batch of thousands would keep everybody else waiting."""
+
 _TEXT_KEYS: Final = {"Client": 128, "Device": 128, "Zone": 128, "Queue": 128, "Ticket": 200, "Pass": 512}
 """The texts a client may send with its ask, and the most bytes of each."""
 _BOOL_KEYS: Final = ("Away", "Leave")
@@ -97,8 +100,9 @@ class Master(LMObject):
 
     def _hear(self, now: float, client: str, peer: Peer, failures: list[tuple[str, int, str]]) -> None:
         """Take in where a client could not connect. A backend that said that it is full works."""
+        newest = failures[-_MOST_FAILED:]
         for full in (False, True):
-            failed = [(_spelled(ip), port) for ip, port, why in failures if (why == Code.FULL) is full]
+            failed = [(_spelled(ip), port) for ip, port, why in newest if (why == Code.FULL) is full]
             for name, verdict in self._pool.hear(now, self._rng, client, peer.host, failed, full=full):
                 self._observer.accused(name, verdict)
 

@@ -3,9 +3,7 @@
 A probe goes from the master to a backend; a client comes another way. So clients say where they failed, and when
 clients of enough networks say it of one backend, it is ejected: nobody is sent there until its breaker lets one go on
 trial. What strangers say must never empty the pool, so every rule here stands in the way of an ejection.
-
 The pool has one, with `client` a hash of the client's id, or None for a client that gave none.
-
 A plain ask costs one look at `idle`: where that holds, nobody is barred, and of a client without an id `sent` has
 nothing to note.
 """
@@ -133,11 +131,9 @@ class Sendings:
 
     def places(self, now: float, client: str) -> tuple[str, ...]:
         """Return where a client was sent to last, alternates included, without those it failed at."""
-        self._forget(now)
-        sending = self._by_client.get(client)
-        if sending is None:
-            return ()
-        return sending.alternates if sending.name is None else (sending.name, *sending.alternates)
+        name, sending = self.of(now, client), self._by_client.get(client)
+        alternates = sending.alternates if sending is not None else ()
+        return alternates if name is None else (name, *alternates)
 
     def claim(self, now: float, client: str, name: str) -> bool:
         """Return whether a client was sent to `name`, as the best or as an alternate; true once for each sending."""
@@ -145,11 +141,8 @@ class Sendings:
         sending = self._by_client.get(client)
         if sending is None or not (name == sending.name or name in sending.alternates):
             return False
-        self._by_client[client] = _Sending(
-            sending.at,
-            None if sending.name == name else sending.name,
-            tuple(each for each in sending.alternates if each != name),
-        )
+        alternates = tuple(each for each in sending.alternates if each != name)
+        self._by_client[client] = _Sending(sending.at, None if sending.name == name else sending.name, alternates)
         return True
 
     def _forget(self, now: float) -> None:
@@ -194,6 +187,12 @@ class Ejections:
         """Return who is ejected now, those on trial included."""
         self._settle(now)
         return frozenset() if now < self._nobody_until else frozenset(self._out)
+
+    def pardon(self, now: float) -> frozenset[str]:
+        """Let everybody in for window_s, as nobody else works; return who was out."""
+        if out := self.out(now):
+            self._nobody_until = now + self.policy.window_s
+        return out
 
     def barred_s(self, now: float, name: str) -> float:
         """Return for how long nobody can be sent to a backend; 0 when somebody can, and that may be its trial."""

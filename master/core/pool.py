@@ -6,10 +6,8 @@ one monotonic clock, and `rng` breaks ties.
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterable, Mapping
-from functools import partial
 
 from master.core.admin import Admin, Wish
 from master.core.answers import Ask, Assignment, Explanation, Place, Reason, Refused, Spare, State
@@ -103,7 +101,7 @@ class Pool(Standing):
         return heard
 
     def explain(self, now: float, ask: Ask) -> list[Explanation]:
-        """Return how each backend stands for `ask`, in the order of the pool; `assign` would do as it says."""
+        """Return how each backend stands for `ask`; `assign` would do so, unless the client asks again."""
         self._catch_up(now)
         expected, doors = self._asks.expect(now), (self.roll.closed, self._last_known)
         return explain(self, set_scene(self._candidates, now, expected, ask.zone, doors))
@@ -141,8 +139,15 @@ class Pool(Standing):
 
     def _accuse(self, member: Member, now: float, rng: random.Random, client: str, host: str) -> Verdict:
         before, name = self.ejections.out(now), member.backend.name
-        carries = partial(carry_without, self, now)
-        verdict = self.ejections.report(now, rng, client, host, name, self.roll.size, carries)
+        verdict = self.ejections.report(
+            now,
+            rng,
+            client,
+            host,
+            name,
+            self.roll.size,
+            lambda out: self.roll.spares_one and carry_without(self, now, out),
+        )
         for each in before | self.ejections.out(now):
             self._heed(self._members[each], now)
         return verdict
@@ -150,11 +155,10 @@ class Pool(Standing):
     def _again(self, now: float, client: str | None) -> Found | None:
         """Return where a client was sent a moment ago, when that is still good."""
         name = self.ejections.sent_to(now, client) if client is not None else None
-        if name is None or name not in self._members:
+        member = self._members.get(name) if name is not None else None
+        if member is None or member.state(now) not in (State.READY, State.FULL):  # full, it has its place reserved
             return None
-        member = self._members[name]
-        # Full, it has a place all the same: the one that was reserved for it.
-        return (member, Reason.AGAIN) if member.state(now) in (State.READY, State.FULL) else None
+        return member, Reason.AGAIN
 
     def _note(
         self, member: Member, now: float, rng: random.Random, client: str | None, others: Iterable[Member]
@@ -163,11 +167,3 @@ class Pool(Standing):
         self.ejections.sent(now, rng, member.backend.name, client, [other.backend.name for other in others])
         if not self.ejections.idle:
             self._heed(member, now)
-
-    def _heed(self, member: Member, now: float) -> None:
-        """Have a member stand as the clients' complaints of it demand."""
-        barred_s = self.ejections.barred_s(now, member.backend.name)
-        until = now + barred_s if barred_s else -math.inf
-        if until != member.barred_until:
-            member.barred_until = until
-            self._judge(member, now)

@@ -46,6 +46,11 @@ class Roll:
         return self.policy.panic is Panic.LAST_KNOWN and (self._few or self.working == 0)
 
     @property
+    def spares_one(self) -> bool:
+        """Whether those that work are enough when one of them does not any more."""
+        return self.working - 1 >= self.policy.panic_threshold * self.size
+
+    @property
     def _few(self) -> bool:
         return self.working < self.policy.panic_threshold * self.size
 

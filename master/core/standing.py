@@ -222,6 +222,7 @@ class Standing:
         counted = member.wish(now) is Wish.READY and (member.heard or member.awaited)
         if counted != member.counted or (state in WORKING) != member.serving:
             self._turn(member, state in WORKING, counted, now)
+            state = member.state(now)
         self._place(member, state, now)
         self._looks.watch(member, now)
         return state
@@ -245,12 +246,23 @@ class Standing:
                 member.permits.begin(self.roll.came_at(now))
                 self.roll.rose()
             else:
+                if self.roll.working == 1:  # nobody else works: those that clients complain of are better than none
+                    for name in self.ejections.pardon(now):
+                        self._heed(self._members[name], now)
                 member.spell.broken()
                 if member.wish(now) is Wish.READY:
                     self.roll.fell(now)
                 else:
                     self.roll.left()
         self._look_at_roll(now)
+
+    def _heed(self, member: Member, now: float) -> None:
+        """Have a member stand as the clients' complaints of it demand."""
+        barred_s = self.ejections.barred_s(now, member.backend.name)
+        until = now + barred_s if barred_s else -math.inf
+        if until != member.barred_until:
+            member.barred_until = until
+            self._judge(member, now)
 
     def _look_at_roll(self, now: float) -> None:
         self.roll.look(now)

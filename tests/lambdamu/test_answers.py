@@ -146,6 +146,9 @@ def test_what_names_no_task_is_a_final_failure(data: Any) -> None:
         (Result.NO_SERVER, {"RetryAfter": 1.23456}, "it answered NoServer; ask again in 1.2 s"),
         (Result.NO_SERVER, {"RetryAfter": "soon"}, "it answered NoServer"),
         (Result.NO_SERVER, {"RetryAfter": True}, "it answered NoServer"),
+        (Result.NO_SERVER, {"RetryAfter": math.nan}, "it answered NoServer"),
+        (Result.NO_SERVER, {"RetryAfter": -1.0}, "it answered NoServer"),
+        (Result.NO_SERVER, {"RetryAfter": 1e300}, "it answered NoServer"),
         (Result.DENIED, {"Reason": "Used"}, "it answered Denied, Used"),
         (
             Result.CLOSED,

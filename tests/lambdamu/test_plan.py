@@ -365,6 +365,18 @@ def test_so_many_peers_are_remembered_and_no_more() -> None:
         assert len(breakers) <= 10
 
 
+def test_an_answer_that_holds_for_no_time_is_tried_once_and_not_asked_for_again_without_a_pause() -> None:
+    plan = Plan(0.0, Identity("ann"), [M1], Peers(), random.Random(0))
+    step = plan.next(0.0)
+    assert isinstance(step, Ask)
+    plan.answered(0.1, step, ok(B1, TTL=0.0))
+    assert isinstance(plan.next(0.1001), Go)
+    for backends in ((B1,), (B1, B2)):
+        world = World(within_s=5.0)
+        world.run(in_turn(ok(*backends, TTL=0.0)), lambda backend: SILENT)
+        assert len(world.pauses) >= len(world.asks) - 1
+
+
 SAYS = st.sampled_from([ok(B1), ok(B1, B2, B3), no(), no(RetryAfter=3.0), no(Result.WAIT), SILENT, FULL, OURS, BROKEN])
 GOES = st.sampled_from([None, SILENT, FULL, OURS, SILENT])
 

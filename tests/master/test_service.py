@@ -236,6 +236,16 @@ def test_a_failed_place_that_is_no_address_is_nobodys(ip: str) -> None:
     assert answers.accused_of == []
 
 
+def test_of_many_failed_places_the_last_are_heard() -> None:
+    master, answers = make_master(5, 5)
+    place = ask(master, {"Client": "ann"})["Data"]
+    others = [{"IP": "192.0.2.1", "Port": port} for port in range(1, 65)]
+    ask(master, {"Client": "ann", "Failed": [place, *others]})
+    assert answers.accused_of == []
+    ask(master, {"Client": "ann", "Failed": [*others, place]})
+    assert len(answers.accused_of) == 1
+
+
 def test_the_id_of_a_client_is_kept_nowhere() -> None:
     master, _ = make_master(5)
     ask(master, {"Client": "a-very-secret-id"})

@@ -88,6 +88,14 @@ def test_of_two_by_chance_the_one_with_fewer_reported_users_is_taken() -> None:
         assert named[name] / 6000 == pytest.approx(part, abs=0.03)
 
 
+def test_two_choices_are_drawn_anew_for_a_client_whose_zone_is_full() -> None:
+    bench = Bench(Backend("home", zone="h", capacity=1), *(Backend(name) for name in "abc"), policy=Policy.TWO_CHOICES)
+    bench.report(home=1, a=0, b=1, c=2)
+    named = bench.many(3000, zone="h")
+    assert named["a"] / 3000 == pytest.approx(2 / 3, abs=0.05)
+    assert named["b"] / 3000 == pytest.approx(1 / 3, abs=0.05)
+
+
 def test_two_choices_of_one_are_that_one() -> None:
     bench = Bench(Backend("a"), policy=Policy.TWO_CHOICES)
     bench.report(a=1)

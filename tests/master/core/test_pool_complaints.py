@@ -22,7 +22,7 @@ SHORTEST_S, LONGEST_S = 24.0, 30.0
 class Scene:
     """A pool of backends that all answer their probes, with few users."""
 
-    def __init__(self, backends: int, **backend: object) -> None:
+    def __init__(self, backends: int, panic_threshold: float = 0.0, **backend: object) -> None:
         self.rng = random.Random(3)
         self.now = 0.0
         self.names = [f"b{i}" for i in range(backends)]
@@ -30,7 +30,7 @@ class Scene:
             [Backend(name, **backend) for name in self.names],  # type: ignore[arg-type]
             HealthPolicy(stale_after_s=1e9),
             LoadPolicy(session_s=600.0),
-            ChoicePolicy(slow_start_s=0.0, join_cap=1e6, first_round_s=0.0),
+            ChoicePolicy(slow_start_s=0.0, join_cap=1e6, first_round_s=0.0, panic_threshold=panic_threshold),
             EJECTION,
         )
         self.report()
@@ -159,6 +159,40 @@ def test_the_last_one_stays_whatever_is_said_and_so_does_one_whose_users_fit_now
     crowded.report(90)
     assert crowded.accuse("b1")[-1] is Verdict.NEEDED
     assert crowded.state("b1") is State.READY
+
+
+def test_what_clients_say_never_leaves_too_few_that_work() -> None:
+    scene = Scene(4, panic_threshold=0.9)
+    assert scene.accuse("b1")[-1] is Verdict.NEEDED
+    assert scene.ask() is not None
+    scene = Scene(4, panic_threshold=0.75)
+    assert scene.accuse("b1")[-1] is Verdict.EJECTED
+    assert scene.ask() is not None
+
+
+@pytest.mark.parametrize("on_trial", [False, True])
+def test_who_is_out_comes_back_when_nobody_else_works(on_trial: bool) -> None:
+    scene = Scene(4)
+    scene.accuse("b1")
+    if on_trial:
+        scene.now = LONGEST_S + 1
+    for name in ("b0", "b2", "b3"):
+        scene.pool.record_lost(scene.now, name)
+    assert [scene.ask() for _ in range(10)] == ["b1"] * 10
+    assert not scene.pool.suspects_own_network(scene.now)
+    scene.now += 31.0
+    assert [scene.ask() for _ in range(10)] == ["b1"] * 10
+    for i in (0, 2, 3):
+        scene.pool.record_report(scene.now, scene.rng, f"b{i}", 5, scene.now, scene.place(i))
+    assert scene.asked() > {"b0", "b2", "b3"}
+
+
+def test_a_plain_ask_may_be_the_one_that_tries() -> None:
+    scene = Scene(4)
+    scene.accuse("b1")
+    scene.now = LONGEST_S + 1
+    picked = [scene.pool.pick(scene.now, scene.rng) for _ in range(100)]
+    assert [member.backend.name for member in picked if member].count("b1") == 1
 
 
 def test_after_its_time_one_client_tries_and_if_it_is_content_all_come_back() -> None:
