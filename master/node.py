@@ -25,6 +25,7 @@ from lambdamu.resolver import Resolver
 from lambdamu.tcp_link import TCPLink
 from lambdamu.tcp_server import Ending, PortObserver, TCPServer
 from lambdamu.timer import Timer
+from master.answer_log import AnswerLog
 from master.config import BackendConfig, ChoiceConfig, Config
 from master.core.backend import Backend
 from master.core.choice import ChoicePolicy
@@ -32,6 +33,7 @@ from master.core.ejection import EjectionPolicy, Verdict
 from master.core.health import HealthPolicy
 from master.core.load import LoadPolicy
 from master.core.pool import Pool, State
+from master.event_log import EventLog
 from master.log import Throttle
 from master.metrics import Metrics
 from master.monitor import Monitor, ProbeObserver, Probing
@@ -64,16 +66,18 @@ class Node(LogicalMachine):
         self._rng = rng
         self._log = log
         self.metrics = Metrics([backend.name for backend in config.backends], config.limits.connections)
-        observer = Observer(self.metrics, log)
         self.pool = make_pool(config)
+        self.events = EventLog()
+        observer = Observer(self.metrics, log, self.events, self.pool)
+        self.answers = AnswerLog()
         self.metrics.watch(self.pool)
         settings = config.master
         policy = AnswerPolicy(ttl_s=settings.connect_s, retry_after_s=settings.retry_after_s)
-        self.master = Master(self.pool, policy, rng, observer)
+        self.master = Master(self.pool, policy, rng, observer, self.answers)
         self.add(self.master)
         self.server = TCPServer(self, config.limits, observer=observer)
         self.servers: LMList[Monitor, tuple[int, BackendConfig]] = LMList(self._make_monitor)
-        self._observer = observer
+        self.observer = observer
         self._resolver = Resolver()
         self._poller = make_poller(min(_LONGEST_GRID_S, config.probe.interval_s / _GRID_SHARE))
         self._probing = Probing(
@@ -131,7 +135,7 @@ class Node(LogicalMachine):
         while True:
             await timer.wait()
             now = trio.current_time()
-            self._observer.say_rest(now)
+            self.observer.say_rest(now)
             lives = self.pool.works(now)
             if lives == said and (lives or repeats.let_through(now) is None):
                 continue
@@ -139,14 +143,14 @@ class Node(LogicalMachine):
                 continue  # too many changes for the log; the last one is told when there is room
             if lives:
                 self._log.info("live_backend", message="at least one backend works")
+                self.events.add(now, "live_backend", "at least one backend works")
             else:
                 repeats.let_through(now)
                 together = self.pool.suspects_own_network(now)
-                self._log.warning(
-                    "no_live_backend",
-                    message="no backend works" + (": all failed together, look at this master's network" * together),
-                    own_network_suspected=together,
-                )
+                text = "no backend works" + ": all failed together, look at this master's network" * together
+                self._log.warning("no_live_backend", message=text, own_network_suspected=together)
+                if lives != said:
+                    self.events.add(now, "no_live_backend", text)
             said = lives
 
 
@@ -207,9 +211,13 @@ class _Change:
 class Observer(PortObserver, ProbeObserver):
     """Counts what happens, and logs what changes: not every change of a restless backend, but always its last one."""
 
-    def __init__(self, metrics: Metrics, log: Logger) -> None:
+    def __init__(self, metrics: Metrics, log: Logger, events: EventLog | None = None, pool: Pool | None = None) -> None:
         self._metrics = metrics
         self._log = log
+        self._events = events if events is not None else EventLog()
+        self._pool = pool
+        self.whys: dict[str, str] = {}
+        """Why backends do not work, by name, in the words of the last failed probe."""
         self._resources = Throttle(_RESOURCES_LOG_S)
         self._accused = Throttle(_CHANGE_LOG_S, _CHANGES_AT_ONCE)
         self._throttles: dict[str, Throttle] = {}
@@ -222,6 +230,7 @@ class Observer(PortObserver, ProbeObserver):
         self._metrics.accusations[verdict] += 1
         if verdict in _TOLD_VERDICTS and self._accused.let_through(trio.current_time()) is not None:
             self._log.warning("backend_accused", backend=name, verdict=verdict.value)
+            self._events.add(trio.current_time(), "backend_accused", verdict.value, name)
 
     def opened(self) -> None:
         self._metrics.open += 1
@@ -244,10 +253,21 @@ class Observer(PortObserver, ProbeObserver):
 
     def probed(self, name: str, failure: LinkError | None) -> None:
         self._metrics.probed(name, failure)
+        if failure is None and self._pool is not None:
+            report = self._pool[name].report
+            if report is not None:
+                self._metrics.probe_s[name] += trio.current_time() - report.asked_at
 
     def became(self, name: str, state: State, why: LinkError | None) -> None:
+        now = trio.current_time()
+        if why is None:
+            self.whys.pop(name, None)
+            self._events.add(now, "backend_up", state.value, name)
+        else:
+            self.whys[name] = str(why)
+            self._events.add(now, "backend_down", str(why), name)
         self._unsaid[name] = _Change(state, why)
-        self._say(name, trio.current_time())
+        self._say(name, now)
 
     def say_rest(self, now: float) -> None:
         """Log the last change of those for which there was no room in the log before."""
