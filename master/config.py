@@ -111,6 +111,21 @@ class BreakerConfig:
 
 
 @attrs.frozen
+class HttpPolicy:
+    """The operators' side: status page, metrics, API. Without `listen` there is none."""
+
+    listen: Address | None = None
+    tokens_file: str = ""
+    """Who may read and who may change; from the folder of the configuration file. Needed beyond loopback."""
+    hosts: tuple[str, ...] = ()
+    """Names besides localhost and addresses by which a browser may come to change something."""
+    ready_needs_backend: bool = False
+    """Whether /readyz says no while no backend can take anyone."""
+    connections: int = 64
+    """Open at once; one more is closed."""
+
+
+@attrs.frozen
 class BackendConfig:
     """One member of the pool. The file may leave `name` out; it is `host:port` then, or `[v6]:port`."""
 
@@ -138,6 +153,7 @@ class Config:
     probe: ProbePolicy = ProbePolicy()
     choice: ChoiceConfig = ChoiceConfig()
     breaker: BreakerConfig = BreakerConfig()
+    http: HttpPolicy = HttpPolicy()
     backends: tuple[BackendConfig, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -149,6 +165,7 @@ TABLES: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "probe": ProbePolicy,
         "choice": ChoiceConfig,
         "breaker": BreakerConfig,
+        "http": HttpPolicy,
         "backend": BackendConfig,
     }
 )
@@ -226,6 +243,7 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "open_s": _DEADLINE,
             "max_open_s": Bounds(0.01, 86400),
         },
+        HttpPolicy: {"listen": Bounds(0, MAX_PORT), "connections": Bounds(4, 10_000)},
         BackendConfig: {
             "name": Bounds(1, 128),
             "port": Bounds(1, MAX_PORT),

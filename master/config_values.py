@@ -17,7 +17,7 @@ import cattrs
 
 from lambdamu.address import Address, parse_host, quoted
 from lambdamu.port import Network
-from master.config import BOUNDS, TABLES, BackendConfig, Bounds
+from master.config import BOUNDS, TABLES, BackendConfig, Bounds, HttpPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -89,6 +89,12 @@ def _structure_str(value: object, _: Any) -> str:
     return value
 
 
+def _structure_bool(value: object, _: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong("true or false", value)
+    return value
+
+
 def _structure_word(value: object, kind: type[StrEnum]) -> StrEnum:
     words = [quoted(word.value) for word in kind]
     if not isinstance(value, str) or value not in list(kind):
@@ -104,6 +110,12 @@ def _structure_networks(value: object, _: Any) -> tuple[Network, ...]:
     if not isinstance(value, list):
         raise _wrong("an array of texts", value)
     return tuple(_network(_structure_str(item, str)) for item in value)
+
+
+def _structure_texts(value: object, _: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise _wrong("an array of texts", value)
+    return tuple(_structure_str(item, str) for item in value)
 
 
 def _network(text: str) -> Network:
@@ -132,12 +144,14 @@ def _structure_advertise(value: object, _: Any) -> tuple[Address, ...]:
 
 def _converter() -> cattrs.Converter:
     converter = cattrs.Converter()
+    converter.register_structure_hook(bool, _structure_bool)
     converter.register_structure_hook(int, _structure_int)
     converter.register_structure_hook(float, _structure_float)
     converter.register_structure_hook(str, _structure_str)
     converter.register_structure_hook(StrEnum, _structure_word)
     converter.register_structure_hook(Address, _structure_address)
     # The only arrays of values there are. cattrs would iterate over a text or a table as well.
+    converter.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _structure_texts)
     converter.register_structure_hook_func(lambda kind: kind == tuple[Address, ...], _structure_advertise)
     converter.register_structure_hook_func(lambda kind: kind == tuple[Network, ...], _structure_networks)
     return converter
@@ -192,8 +206,13 @@ def _check_somewhere(host: str) -> str:
     return host
 
 
+def _check_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(parse_host, hosts))
+
+
 _CHECKS: Final[Mapping[tuple[type[Any], str], Callable[[Any], Any]]] = MappingProxyType(
     {
+        (HttpPolicy, "hosts"): _check_hosts,
         (BackendConfig, "name"): _check_name,
         (BackendConfig, "zone"): _check_name,
         (BackendConfig, "host"): _check_host,

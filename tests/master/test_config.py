@@ -266,6 +266,8 @@ VALUES = st.recursive(
 def means(taken: Any, written: Any) -> bool:
     """Whether a value of a Config says no more and no less than what stood in the file."""
     match taken:
+        case bool():
+            return written is taken
         case float():
             return type(written) in (int, float) and taken == written
         case int():

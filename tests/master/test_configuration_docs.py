@@ -28,12 +28,15 @@ TYPES = {
     Policy: "text",
     Panic: "text",
     Address: "address",
+    Address | None: "address",
+    bool: "true or false",
+    tuple[str, ...]: "array of texts",
     tuple[Address, ...]: "array of addresses",
     tuple[Network, ...]: "array of networks",
 }
 
 
-ABSENT = {("backend", "capacity"): "no limit", ("choice", "session_s"): "learned"}
+ABSENT = {("backend", "capacity"): "no limit", ("choice", "session_s"): "learned", ("http", "listen"): "off"}
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -56,6 +59,8 @@ def written(value: Any, absent: str = "") -> str:
             return absent
         case ():
             return "`[]`"
+        case bool():
+            return f"`{str(value).lower()}`"
         case str() | Address():
             return f'`"{value}"`'
         case _:
@@ -84,6 +89,8 @@ def test_type_default_and_bounds_are_those_of_the_code(name: str, field: Any) ->
     bounds = BOUNDS[TABLES[name]].get(field.name)
     if bounds is not None:
         assert allowed == str(bounds)
+    elif hint is bool:
+        assert allowed == TYPES[bool]
     elif hint in (Mode, Policy, Panic):
         assert allowed == " or ".join(written(word.value) for word in hint)
     else:
