@@ -7,8 +7,9 @@ import os
 import random
 import resource
 import signal
+import socket
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
@@ -17,6 +18,10 @@ from lambdamu.tcp_server import open_listeners
 from master.config import Config
 from master.log import Sink
 from master.node import Logger, Node
+from master.tokens import TokensError
+
+if TYPE_CHECKING:
+    from master.web.run import Web
 
 _SPARE_DESCRIPTORS: Final = 16
 """For what opens a file now and then: look-ups of names, the system's random numbers."""
@@ -39,17 +44,38 @@ async def run_master(config: Config, log: Logger, sink: Sink) -> int:
     config = fit_descriptors(config, log)
     node = Node(config, rng=random.Random(), log=log)
     node.metrics.watch_log(lambda: sink.dropped)
-    process = _Process(node, config, log)
+    try:
+        web = _open_web(node, config, log)
+    except OSError as exc:
+        log.error("cannot_listen", address=str(config.http.listen), error=exc.strerror or str(exc))
+        return 1
+    except TokensError as exc:
+        log.error("no_tokens", error=str(exc))
+        return 1
+    process = _Process(node, config, log, web[0] if web is not None else None)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
             addresses = await nursery.start(node.run, listeners)
             for address in addresses:
                 log.info("listening", address=str(address), backends=len(config.backends))
+            if web is not None:
+                for address in await nursery.start(web[0].run, web[1]):
+                    log.info("http", address=str(address))
             nursery.start_soon(process.obey, signals, nursery)
             nursery.start_soon(_spare_the_collector, config.probe.interval_s + config.probe.timeout_s)
             await process.finished(nursery)
     log.info("stopped")
     return process.exit_code
+
+
+def _open_web(node: Node, config: Config, log: Logger) -> tuple[Web, list[socket.socket]] | None:
+    """Return the operators' side and its sockets, if there is to be one."""
+    if config.http.listen is None:
+        return None
+    from master.web.run import Web  # noqa: PLC0415 - takes as long to import as all the rest
+    from master.web.server import open_http_listeners  # noqa: PLC0415
+
+    return Web(node, config.http, log), open_http_listeners(config.http.listen)
 
 
 async def _spare_the_collector(after_s: float) -> None:
@@ -66,6 +92,7 @@ class _Process:
     node: Node
     config: Config
     log: Logger
+    web: Web | None = None
     exit_code: int = 0
 
     async def obey(self, signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
@@ -77,6 +104,8 @@ class _Process:
                 self.log.info("ignored", signal=name, message="the configuration is read at the start only")
             elif not stopping:
                 stopping = True
+                if self.web is not None:
+                    self.web.leave()
                 settings = self.config.master
                 self.log.info("stopping", signal=name, linger_s=settings.linger_s, grace_s=settings.grace_s)
                 nursery.start_soon(self._stop, nursery)
@@ -91,6 +120,8 @@ class _Process:
 
     async def _stop(self, nursery: trio.Nursery) -> None:
         await trio.sleep(self.config.master.linger_s)
+        if self.web is not None:
+            self.web.stop()
         self.node.stop()
         await trio.sleep(self.config.master.grace_s * (1 - _EXIT_SHARE))
         self.log.warning("grace_over", connections=self.node.server.connections, message="closed all the same")
@@ -103,6 +134,8 @@ def fit_descriptors(config: Config, log: Logger) -> Config:
     So clients can never take the descriptors that the probes live by.
     """
     others = len(os.listdir("/dev/fd")) + 2 * len(config.backends) + _SPARE_DESCRIPTORS
+    if config.http.listen is not None:
+        others += config.http.connections
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = config.limits.connections + others
     if soft < wanted:
