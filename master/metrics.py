@@ -55,6 +55,7 @@ class Metrics(Collector):
         self._spare = Spare(None, 0, 0)
         self._spare_due = -math.inf
         self._log_dropped: Callable[[], int] | None = None
+        self._http_refused: Callable[[], int] | None = None
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
@@ -75,6 +76,10 @@ class Metrics(Collector):
     def watch_log(self, dropped: Callable[[], int]) -> None:
         """Show how many lines the log has dropped, from now on."""
         self._log_dropped = dropped
+
+    def watch_http(self, refused: Callable[[], int]) -> None:
+        """Show how many connections of operators were turned away, from now on."""
+        self._http_refused = refused
 
     def probed(self, name: str, failure: LinkError | None) -> None:
         if failure is None:
@@ -103,6 +108,8 @@ class Metrics(Collector):
         yield _by("probe_faults", "Probes that failed, by why.", "why", self.faults)
         if self._log_dropped is not None:
             yield _total("log_lines_dropped", "Lines that could not be written.", self._log_dropped())
+        if self._http_refused is not None:
+            yield _total("http_connections_refused", "HTTP connections turned away: too many.", self._http_refused())
         yield from self._process()
         if self._pool is not None:
             now = trio.current_time()

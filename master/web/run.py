@@ -35,6 +35,7 @@ class Web:
         gate = Gate(make_app(self.desk, self.feed), self.desk, log)
         self.server = HttpServer(gate, policy.connections, log, deadlines)
         metrics.bounds["http_connections"] = lambda: self.server.connections / self.server.limit
+        metrics.watch_http(lambda: self.server.refused)
         metrics.bounds["http_readers"] = lambda: self.feed.readers / self.feed.limit
 
     async def run(
@@ -51,6 +52,7 @@ class Web:
     def leave(self) -> None:
         """Hear the first signal to stop: from now on clients are better sent elsewhere."""
         self.desk.stopping = True
+        self.desk.events.add(trio.current_time(), "stopping", "this master has been told to stop")
 
     def stop(self) -> None:
         """End those who read without end."""

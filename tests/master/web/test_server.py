@@ -121,7 +121,9 @@ async def test_one_too_many_is_closed_and_others_are_served_when_there_is_room(s
         async with await connect(here) as fifth:
             assert await ends(fifth) == b""
         assert here.web.server.refused == 1
-        ratio = here.node.metrics.registry.get_sample_value("lambdamu_bound_ratio", {"bound": "http_connections"})
+        metric = here.node.metrics.registry.get_sample_value
+        assert metric("lambdamu_http_connections_refused_total") == 1
+        ratio = metric("lambdamu_bound_ratio", {"bound": "http_connections"})
         assert ratio == 1.0
         for stream in streams:
             await stream.aclose()
