@@ -130,11 +130,14 @@ class Master(LMObject):
         return self._packed.get(endpoint) or self._pack(endpoint)
 
     def _note(self, now: float, ask: Ask, peer: Peer, given: Assignment | Refused, *, plain: bool) -> None:
-        network, ok = network_of_peer(peer.host), isinstance(given, Assignment)
-        backend = given.place.name if isinstance(given, Assignment) else None
-        loads = self._loads(self._pool[backend], now) if backend is not None else ()
-        result = Result.OK if ok else Result.NO_SERVER
-        answer = Answer(now, ask.client, network, ask.zone, result, given.why, backend, loads)
+        network = network_of_peer(peer.host)
+        if isinstance(given, Assignment):
+            member = self._pool[given.place.name]
+            others = [self._pool[place.name] for place in given.alternates]
+            loads = self._loads(now, member, others or find_rivals(self._pool, member, _RIVALS))
+            answer = Answer(now, ask.client, network, ask.zone, Result.OK, given.why, given.place.name, loads)
+        else:
+            answer = Answer(now, ask.client, network, ask.zone, Result.NO_SERVER, given.why, None)
         if plain:
             self._answers.note_plain(answer)
         else:
@@ -146,13 +149,15 @@ class Master(LMObject):
             why = self._pool.roll.closed or Why.NO_CANDIDATE
             answer = Answer(now, None, None, "", Result.NO_SERVER, why, None)
         else:
-            answer = Answer(now, None, None, "", Result.OK, None, member.backend.name, self._loads(member, now))
+            loads = self._loads(now, member, find_rivals(self._pool, member, _RIVALS))
+            answer = Answer(now, None, None, "", Result.OK, None, member.backend.name, loads)
         self._answers.note_plain(answer)
 
-    def _loads(self, member: Member, now: float) -> tuple[tuple[str, float], ...]:
+    def _loads(self, now: float, member: Member, rivals: list[Member]) -> tuple[tuple[str, float], ...]:
         """Return the load of the chosen one, this client in it, and of those that it was compared with."""
-        compared = [member, *find_rivals(self._pool, member, _RIVALS)]
-        return tuple((each.backend.name, each.load(now)) for each in compared if each.backend.weight)
+        x = self._pool.clock.at(now)
+        compared = [member, *rivals]
+        return tuple([(each.backend.name, each.load_at(x)) for each in compared if each.backend.weight])
 
     def _pack(self, endpoint: Endpoint) -> bytes:
         if len(self._packed) > 2 * len(FAMILIES) * len(self._pool):

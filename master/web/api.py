@@ -19,7 +19,7 @@ from starlette.routing import Route
 from master.tokens import Caller, TokensError
 from master.web.controls import Admin, ControlError, Controls
 from master.web.desk import Desk, wall
-from master.web.exposition import OPENMETRICS, PROMETHEUS, accepts_openmetrics, render
+from master.web.exposition import OPENMETRICS, PROMETHEUS, Renderer, accepts_openmetrics
 from master.web.feed import Events, Feed
 from master.web.gate import CALLER, EVENTS
 from master.web.openapi import DOCUMENT
@@ -37,7 +37,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 def make_app(desk: Desk, feed: Feed) -> Starlette:
     """Return the application; a gate stands before it (`master.web.gate`)."""
-    api = _Api(desk, feed)
+    api = _Api(desk, feed, Renderer(desk.metrics.registry))
     routes = [
         *(Route(path, _static(*file), methods=["GET"]) for path, file in _STATIC.items()),
         Route("/livez", api.livez, methods=["GET"]),
@@ -76,6 +76,7 @@ def _json(value: object) -> Response:
 class _Api:
     _desk: Desk
     _feed: Feed
+    _renderer: Renderer
 
     async def livez(self, _request: Request) -> Response:
         return Response("ok\n", media_type="text/plain")
@@ -86,7 +87,7 @@ class _Api:
 
     async def metrics(self, request: Request) -> Response:
         openmetrics = accepts_openmetrics(request.headers.get("accept", ""))
-        text = await render(self._desk.metrics.registry, openmetrics=openmetrics)
+        text = await self._renderer.text(openmetrics=openmetrics)
         return Response(text, headers={"Content-Type": OPENMETRICS if openmetrics else PROMETHEUS})
 
     async def openapi(self, _request: Request) -> Response:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
+import attrs
 import trio
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric, Sample
@@ -26,6 +27,38 @@ async def render(registry: CollectorRegistry, *, openmetrics: bool) -> bytes:
         pieces.append(piece)
         await trio.lowlevel.checkpoint()
     return "".join(pieces).encode()
+
+
+@attrs.define(eq=False)
+class _Job:
+    done: trio.Event = attrs.Factory(trio.Event)
+    text: bytes | None = None
+
+
+class Renderer:
+    """Renders a registry once for all who ask while it does."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._jobs: dict[bool, _Job] = {}
+
+    async def text(self, *, openmetrics: bool) -> bytes:
+        while True:
+            job = self._jobs.get(openmetrics)
+            if job is None:
+                return await self._render(openmetrics)
+            await job.done.wait()
+            if job.text is not None:  # else whoever rendered it was cancelled
+                return job.text
+
+    async def _render(self, openmetrics: bool) -> bytes:
+        job = self._jobs[openmetrics] = _Job()
+        try:
+            job.text = await render(self._registry, openmetrics=openmetrics)
+        finally:
+            del self._jobs[openmetrics]
+            job.done.set()
+        return job.text
 
 
 def accepts_openmetrics(accept: str) -> bool:

@@ -87,9 +87,9 @@ class Page:
 NASTY = "<img src=x onerror=alert(1)>"
 
 
-def start(stage: Stage, port: int, *backends: int, clients: int | None = None) -> tuple[Process, int]:
+def start(stage: Stage, port: int, *backends: int, clients: int | None = None, http: str = "") -> tuple[Process, int]:
     names = f'[[backend]]\nname = "{NASTY}"\nhost = "127.0.0.1"\nport = {free_port()}\n'
-    text = f'{FAST}[http]\nlisten = "127.0.0.1:{port}"\n[choice]\nfirst_round_s = 0\n{names}'
+    text = f'{FAST}[http]\nlisten = "127.0.0.1:{port}"\n{http}[choice]\nfirst_round_s = 0\n{names}'
     master, clients = stage.master(*backends, text=text, backend="capacity = 50", port=clients)
     wait_for_port(port, master)
     wait_until_up(master, len(backends))
@@ -151,6 +151,18 @@ def test_a_master_that_hangs_is_a_link_that_is_lost(stage: Stage, browser: Any) 
     page.sees(page.page.locator("#link"), "The link to the master is lost")
     master.signal(signal.SIGCONT)
     playwright.expect(page.page.locator("#link")).to_have_text("", timeout=LONG_MS)
+    page.close()
+
+
+def test_with_tokens_the_browser_asks_for_one_and_all_of_the_page_works(stage: Stage, browser: Any) -> None:
+    at, port, token = free_port(), free_port(), "a-token-of-many-letters"
+    (stage.folder / "tokens").write_text(f"ann: {token}: read\n")
+    stage.server(port=at)
+    start(stage, port, at, http='tokens_file = "tokens"\n')
+    page = Page(browser, port, http_credentials={"username": "ann", "password": token})
+    page.verdict("1 of 2 backends takes clients")
+    page.page.get_by_role("button", name="Search").click()
+    page.sees(page.page.locator("#answers"), "no answer to such a client is kept")
     page.close()
 
 

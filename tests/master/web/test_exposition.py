@@ -16,7 +16,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 
 from master.config import BackendConfig, Config
 from master.node import Node
-from master.web.exposition import accepts_openmetrics, render
+from master.web.exposition import Renderer, accepts_openmetrics, render
 
 
 class Some:
@@ -75,6 +75,38 @@ async def test_others_work_while_many_lines_are_rendered() -> None:
         nursery.cancel_scope.cancel()
     assert text.count(b"\n") > 20_000
     assert longest < 0.02  # measured: 3 ms; the whole takes some 80
+
+
+class Counting(Some):
+    collected = 0
+
+    def collect(self) -> list[Metric]:
+        self.collected += 1
+        return super().collect()
+
+
+async def test_many_who_ask_at_once_cost_one_rendering_and_one_who_is_cancelled_leaves_nobody_waiting() -> None:
+    registry, some = CollectorRegistry(), Counting()
+    registry.register(some)  # type: ignore[arg-type]
+    renderer, texts, gone = Renderer(registry), list[bytes](), trio.CancelScope()
+
+    async def ask() -> None:
+        texts.append(await renderer.text(openmetrics=False))
+
+    async def begin_and_go() -> None:
+        with gone:
+            await renderer.text(openmetrics=False)
+
+    before = some.collected
+    async with trio.open_nursery() as nursery:
+        for _ in range(50):
+            nursery.start_soon(ask)
+    assert (len(texts), len(set(texts)), some.collected - before) == (50, 1, 1)
+    async with trio.open_nursery() as nursery:
+        gone.cancel()
+        nursery.start_soon(begin_and_go)
+        nursery.start_soon(ask)
+    assert len(texts) == 51
 
 
 def test_openmetrics_is_given_to_those_who_accept_it() -> None:
