@@ -110,6 +110,7 @@ async def test_a_name_that_others_can_point_here_reads_nothing_where_there_are_n
         assert (await here.http.get("/livez", headers=evil)).status_code == 200
     async with site("b1", tokens_file=tokens_file) as here:
         assert (await here.http.get("/api/v1/backends", headers=evil | bearer(READER))).status_code == 200
+        assert (await here.http.post(DRAIN, json=WISH, headers=evil | bearer(WRITER))).status_code == 403
 
 
 async def test_a_body_that_is_too_large_is_refused_and_the_connection_ends(site: Any, make_controls: Any) -> None:
