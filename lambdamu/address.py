@@ -90,6 +90,11 @@ def places(host: str) -> frozenset[str]:
     return frozenset({name})
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether a host that `parse_host` made is reached from this machine alone; of a name, only localhost is."""
+    return all(family(place) is not None and ipaddress.ip_address(place).is_loopback for place in places(host))
+
+
 def quoted(text: str, most: int = 80) -> str:
     """Return `text` in double quotes, cut to `most` characters, each character that does not print as an escape."""
     short = text if len(text) <= most else text[: most - 3] + "..."

@@ -16,6 +16,7 @@ from lambdamu.address import Address
 from master.config import Config
 from master.config_file import ConfigError, load
 from master.config_notes import describe
+from master.operator_commands import COMMANDS
 from master.simulation.commands import simulate
 
 _ADDRESS: Final = "HOST:PORT"
@@ -26,6 +27,8 @@ Examples:
   lambdamu check pool.toml
   lambdamu simulate sessions --period 5
   lambdamu master --config pool.toml
+  lambdamu status
+  lambdamu why 203.0.113.7
   lambdamu server --listen 127.0.0.1:9001 --users 10
   lambdamu client --master 127.0.0.1:7000
   lambdamu client --master 127.0.0.1:7000 --clients 500 --rate 100
@@ -160,6 +163,8 @@ def demo(seconds: float, backends: int) -> int:
 
 
 cli.add_command(simulate)
+for _command in COMMANDS:
+    cli.add_command(_command)
 
 
 def _say(line: str) -> None:

@@ -121,6 +121,21 @@ class StateConfig:
 
 
 @attrs.frozen
+class HttpPolicy:
+    """The operators' side: status page, metrics, API. Without `listen` there is none."""
+
+    listen: Address | None = None
+    tokens_file: str = ""
+    """Who may read and who may change; from the folder of the configuration file. Needed beyond loopback."""
+    hosts: tuple[str, ...] = ()
+    """Names besides localhost and addresses by which a browser may come to change something."""
+    ready_needs_backend: bool = False
+    """Whether /readyz says no while no backend can take anyone."""
+    connections: int = 64
+    """Open at once; one more is closed."""
+
+
+@attrs.frozen
 class BackendConfig:
     """One member of the pool. The file may leave `name` out; it is `host:port` then, or `[v6]:port`."""
 
@@ -151,6 +166,7 @@ class Config:
     choice: ChoiceConfig = ChoiceConfig()
     breaker: BreakerConfig = BreakerConfig()
     state: StateConfig = StateConfig()
+    http: HttpPolicy = HttpPolicy()
     backends: tuple[BackendConfig, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -163,6 +179,7 @@ TABLES: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "choice": ChoiceConfig,
         "breaker": BreakerConfig,
         "state": StateConfig,
+        "http": HttpPolicy,
         "backend": BackendConfig,
     }
 )
@@ -241,6 +258,7 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "max_open_s": Bounds(0.01, 86400),
         },
         StateConfig: {"file": Bounds(0, 4096)},
+        HttpPolicy: {"listen": Bounds(0, MAX_PORT), "connections": Bounds(4, 10_000)},
         BackendConfig: {
             "name": Bounds(1, 128),
             "port": Bounds(1, MAX_PORT),

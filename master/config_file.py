@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from lambdamu.address import Address, places, printable, quoted
+from lambdamu.address import Address, is_loopback, places, printable, quoted
 from lambdamu.errors import LambdaMuError
 from master.config import ORDERS, TABLES, BackendConfig, Config
 from master.config_notes import warn
 from master.config_values import read_value, show
+from master.tokens import TokensError, load_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -61,7 +62,19 @@ def load(path: str | os.PathLike[str]) -> Config:
         raise ConfigError([Fault(source, "", "", f"cannot be read: {exc.strerror}")]) from exc
     except ValueError as exc:
         raise ConfigError([Fault(source, "", "", str(exc))]) from exc
-    return parse(text, source)
+    return _find_tokens(parse(text, source), source)
+
+
+def _find_tokens(config: Config, source: str) -> Config:
+    """Return `config` with the path of its tokens from where the process stands; they must be there and right."""
+    if not config.http.tokens_file:
+        return config
+    path = os.path.join(os.path.dirname(source), config.http.tokens_file)
+    try:
+        load_tokens(path)
+    except TokensError as exc:
+        raise ConfigError([Fault(source, "[http]", "tokens_file", str(exc))]) from exc
+    return attrs.evolve(config, http=attrs.evolve(config.http, tokens_file=path))
 
 
 def parse(text: str, source: str = "configuration") -> Config:
@@ -71,6 +84,7 @@ def parse(text: str, source: str = "configuration") -> Config:
     backends, faults = _read_backends(raw.get(_BACKEND, []), source)
     for table in (*single.values(), *backends):
         faults += table.faults
+    faults += _find_open_door(single["http"])
     faults += _find_shared_places(backends)
     faults += _find_shared_names(backends)
     faults += _find_unknown_tables(raw, source)
@@ -198,6 +212,12 @@ def _read_backend(raw: object, number: int, file: str) -> _Table:
     if "name" not in table.given and table.values.keys() >= {"host", "port"}:
         table.take("name", str(Address(table.values["host"], table.values["port"])))
     return table
+
+
+def _find_open_door(http: _Table) -> Iterator[Fault]:
+    listen = http.values.get("listen")
+    if listen is not None and not http.values.get("tokens_file", "unknown") and not is_loopback(listen.host):
+        yield Fault(http.file, http.entry, "tokens_file", f"is missing: {listen} can be reached from other machines")
 
 
 def _find_shared_places(backends: Iterable[_Table]) -> Iterator[Fault]:

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from lambdamu.address import Address, family, places, quoted
-from master.config import BackendConfig, ChoiceConfig, Config, Mode, ProbePolicy, figure
+from master.config import BackendConfig, ChoiceConfig, Config, HttpPolicy, Mode, ProbePolicy, figure
 from master.core.choice import Panic
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ def describe(config: Config) -> list[str]:
     """Return lines that say what the pool is and how fast it notices a death, for people."""
     return [
         f"listens on {config.master.listen}",
+        *_describe_http(config.http),
         *_describe_pool(config.backends),
         *_describe_choice(config.choice),
         *_describe_probe(config.probe),
@@ -31,6 +32,12 @@ def warn(config: Config) -> Iterator[str]:
     yield from _warn_of_times(config)
     yield from _warn_of_choice(config)
     yield from _warn_of_addresses(config)
+
+
+def _describe_http(http: HttpPolicy) -> Iterator[str]:
+    if http.listen is not None:
+        who = "by token" if http.tokens_file else "whoever is on this machine"
+        yield f"operators: http://{http.listen}, {who}"
 
 
 def _describe_pool(backends: Sequence[BackendConfig]) -> Iterator[str]:

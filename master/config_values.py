@@ -17,7 +17,7 @@ import cattrs
 
 from lambdamu.address import Address, parse_host, quoted
 from lambdamu.port import Network
-from master.config import BOUNDS, TABLES, BackendConfig, Bounds
+from master.config import BOUNDS, TABLES, BackendConfig, Bounds, HttpPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -112,6 +112,12 @@ def _structure_networks(value: object, _: Any) -> tuple[Network, ...]:
     return tuple(_network(_structure_str(item, str)) for item in value)
 
 
+def _structure_texts(value: object, _: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise _wrong("an array of texts", value)
+    return tuple(_structure_str(item, str) for item in value)
+
+
 def _network(text: str) -> Network:
     try:
         return ipaddress.ip_network(text)
@@ -145,6 +151,7 @@ def _converter() -> cattrs.Converter:
     converter.register_structure_hook(StrEnum, _structure_word)
     converter.register_structure_hook(Address, _structure_address)
     # The only arrays of values there are. cattrs would iterate over a text or a table as well.
+    converter.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _structure_texts)
     converter.register_structure_hook_func(lambda kind: kind == tuple[Address, ...], _structure_advertise)
     converter.register_structure_hook_func(lambda kind: kind == tuple[Network, ...], _structure_networks)
     return converter
@@ -199,8 +206,13 @@ def _check_somewhere(host: str) -> str:
     return host
 
 
+def _check_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(parse_host, hosts))
+
+
 _CHECKS: Final[Mapping[tuple[type[Any], str], Callable[[Any], Any]]] = MappingProxyType(
     {
+        (HttpPolicy, "hosts"): _check_hosts,
         (BackendConfig, "name"): _check_name,
         (BackendConfig, "zone"): _check_name,
         (BackendConfig, "host"): _check_host,

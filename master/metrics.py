@@ -2,23 +2,31 @@
 
 Counting an ask costs an addition. What the pool knows is read from the pool, and is not stored a second time. Each
 master has its own registry. Names follow the conventions of Prometheus: base units, `_total` for what only grows.
+
+A family with a series for each backend is given in parts of one name, one after the other, so that whoever collects can
+let others work in between (`master.web.exposition`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import trio
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from lambdamu.errors import LinkError
 from lambdamu.messages import Code, LinkFault, Result
 from lambdamu.tcp_server import Ending
 from master.core.ejection import Verdict
-from master.core.pool import Pool, State, Wish
+from master.core.pool import Member, Pool, Spare, State, Wish
+from master.loop_lag import LoopLag
+
+PART: Final = 200
+"""So many series of one family are collected in one go, in less than a millisecond."""
 
 _FATAL: Final = (Code.LIMIT, Code.NOT_MESSAGE_PACK, Code.BAD_MESSAGE)
 
@@ -43,8 +51,15 @@ class Metrics(Collector):
         self.failures = dict.fromkeys(self.probes, 0)
         # Not by backend and why: ten series for each of ten thousand backends would be most of this process.
         self.faults = dict.fromkeys(LinkFault, 0)
+        self.probe_s = dict.fromkeys(self.probes, 0.0)
+        self.lag = LoopLag()
+        self.bounds: dict[str, Callable[[], float]] = {"connections": lambda: self.open / self.connections_limit}
+        """How much of each bound is used, from 0 to 1."""
         self._pool: Pool | None = None
+        self._spare = Spare(None, 0, 0)
+        self._spare_due = -math.inf
         self._log_dropped: Callable[[], int] | None = None
+        self._http_refused: Callable[[], int] | None = None
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
@@ -52,9 +67,23 @@ class Metrics(Collector):
         """Show what `pool` knows, from now on."""
         self._pool = pool
 
+    def spare(self, now: float) -> Spare:
+        """Return whether the users fit when the biggest backend falls; for a large pool as of some seconds ago.
+
+        All members are looked at, which takes 2 ms for a thousand: no more than that in a second.
+        """
+        if self._pool is not None and now >= self._spare_due:
+            self._spare = self._pool.spare(now)
+            self._spare_due = now + len(self._pool) / 1000
+        return self._spare
+
     def watch_log(self, dropped: Callable[[], int]) -> None:
         """Show how many lines the log has dropped, from now on."""
         self._log_dropped = dropped
+
+    def watch_http(self, refused: Callable[[], int]) -> None:
+        """Show how many connections of operators were turned away, from now on."""
+        self._http_refused = refused
 
     def probed(self, name: str, failure: LinkError | None) -> None:
         if failure is None:
@@ -65,7 +94,8 @@ class Metrics(Collector):
 
     def keep(self, names: Sequence[str]) -> None:
         """Have series of these backends and no others, from 0 for those that are new."""
-        for series in (self.probes, self.failures):
+        all_series: tuple[dict[str, Any], ...] = (self.probes, self.failures, self.probe_s)
+        for series in all_series:
             before = dict(series)
             series.clear()
             series.update((name, before.get(name, 0)) for name in names)
@@ -84,8 +114,9 @@ class Metrics(Collector):
         yield _by("protocol_errors", "Peers cut off.", "code", self.broken)
         yield _total("connections_refused", "Connections turned away: too many were open.", self.refused)
         yield _total("accept_failures", "Times no connection could be accepted for want of resources.", self.exhausted)
-        yield _by("probes", "Probes that gave a report.", "backend", self.probes)
-        yield _by("probe_failures", "Probes that failed.", "backend", self.failures)
+        yield from _by_backend("probes", "Probes that gave a report.", self.probes)
+        yield from _by_backend("probe_failures", "Probes that failed.", self.failures)
+        yield from _by_backend("probe_seconds", "Seconds that good probes took, from question to report.", self.probe_s)
         yield _by("probe_faults", "Probes that failed, by why.", "why", self.faults)
         yield GaugeMetricFamily("lambdamu_reload_success", "Whether the last reload was good.", not self.reload_failed)
         if self.reloaded_at is not None:
@@ -93,33 +124,103 @@ class Metrics(Collector):
         yield _total("store_failures", "Times the state could not be written.", self.store_failures)
         if self._log_dropped is not None:
             yield _total("log_lines_dropped", "Lines that could not be written.", self._log_dropped())
+        if self._http_refused is not None:
+            yield _total("http_connections_refused", "HTTP connections turned away: too many.", self._http_refused())
+        yield from self._process()
         if self._pool is not None:
-            yield from _pool(self._pool, trio.current_time())
+            now = trio.current_time()
+            yield from _pool(self._pool, now, self.spare(now))
+
+    def _process(self) -> Iterator[Metric]:
+        near = GaugeMetricFamily("lambdamu_bound_ratio", "How much of a bound is used, 0 to 1.", labels=["bound"])
+        for name, ratio in self.bounds.items():
+            near.add_metric([name], ratio())
+        yield near
+        lag = HistogramMetricFamily("lambdamu_loop_lag_seconds", "How late a timer of the loop was.")
+        lag.add_metric([], *self.lag.buckets())
+        yield lag
 
 
 def _total(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(f"lambdamu_{name}", text, value)
 
 
-def _by(name: str, text: str, label: str, values: Mapping[Any, int]) -> Metric:
-    family = CounterMetricFamily(f"lambdamu_{name}", text, labels=[label])
-    for word, value in values.items():
-        family.add_metric([word], value)
-    return family
+def _by(name: str, text: str, label: str, values: Mapping[Any, float]) -> Metric:
+    return next(_by_backend(name, text, values, label, len(values) or 1))
 
 
-def _pool(pool: Pool, now: float) -> Iterator[Metric]:
-    ready = GaugeMetricFamily("lambdamu_backend_ready", "Whether clients are sent there now.", labels=["backend"])
-    users = GaugeMetricFamily("lambdamu_backend_users", "Users reported and sent since.", labels=["backend"])
-    held = GaugeMetricFamily("lambdamu_backend_reservations", "Assignments not yet reported.", labels=["backend"])
-    for member in pool:
-        name = [member.backend.name]
-        ready.add_metric(name, member.state(now) is State.READY)
-        users.add_metric(name, member.users(now))
-        held.add_metric(name, member.reservations.count(now))
-    yield from (ready, users, held)
+def _by_backend(
+    name: str, text: str, values: Mapping[Any, float], label: str = "backend", part: int = PART
+) -> Iterator[Metric]:
+    items = list(values.items())
+    for at in range(0, len(items) or 1, part):
+        family = CounterMetricFamily(f"lambdamu_{name}", text, labels=[label])
+        for word, value in items[at : at + part]:
+            family.add_metric([word], value)
+        yield family
+
+
+def _whether_up(member: Member, now: float) -> float:
+    return member.works(now)
+
+
+def _whether_ready(member: Member, now: float) -> float:
+    return member.state(now) is State.READY
+
+
+def _users(member: Member, now: float) -> float:
+    return member.users(now)
+
+
+def _capacity(member: Member, _now: float) -> float | None:
+    return member.limit
+
+
+def _load(member: Member, now: float) -> float | None:
+    return member.load(now) if member.backend.weight and member.report is not None else None
+
+
+def _report_age(member: Member, now: float) -> float | None:
+    return member.report.age(now) if member.report is not None else None
+
+
+def _reservations(member: Member, now: float) -> float:
+    return member.reservations.count(now)
+
+
+def _assignments(member: Member, _now: float) -> float:
+    return member.reservations.total
+
+
+_GAUGES: Final = (
+    ("up", "Whether it works, room or not.", _whether_up),
+    ("ready", "Whether clients are sent there now.", _whether_ready),
+    ("users", "Users reported and sent since.", _users),
+    ("capacity", "The most users; no series for no limit.", _capacity),
+    ("load", "Users it is likely to have by weight, the number that is compared.", _load),
+    ("report_age_seconds", "Seconds since the question of its last good report.", _report_age),
+    ("reservations", "Assignments not yet reported.", _reservations),
+)
+
+
+def _pool(pool: Pool, now: float, spare: Spare) -> Iterator[Metric]:
+    members = list(pool)
+    parts = [members[at : at + PART] for at in range(0, len(members), PART)] or [[]]
+    for name, text, read in _GAUGES:
+        for part in parts:
+            gauge = GaugeMetricFamily(f"lambdamu_backend_{name}", text, labels=["backend"])
+            for member in part:
+                value = read(member, now)
+                if value is not None:
+                    gauge.add_metric([member.backend.name], value)
+            yield gauge
+    for part in parts:
+        sent = CounterMetricFamily("lambdamu_backend_assignments", "Clients sent there.", labels=["backend"])
+        for member in part:
+            sent.add_metric([member.backend.name], _assignments(member, now))
+        yield sent
     aside = dict.fromkeys(Wish, 0)
-    for member in pool:
+    for member in members:
         aside[member.admin.at(now).wish] += 1
     wishes = GaugeMetricFamily("lambdamu_backends_wanted", "Backends by what the operator wants.", labels=["admin"])
     for wish, count in aside.items():
@@ -127,8 +228,10 @@ def _pool(pool: Pool, now: float) -> Iterator[Metric]:
     yield wishes
     yield _by("choices", "Asks by why a backend was chosen, or none.", "why", pool.answers)
     yield _total("failed_together", "Times all backends failed together.", pool.roll.suspicions)
+    yield GaugeMetricFamily("lambdamu_backends", "Backends of the pool.", len(pool))
+    yield GaugeMetricFamily("lambdamu_backends_working", "Backends that work, room or not.", pool.roll.working)
     yield GaugeMetricFamily("lambdamu_session_seconds", "Mean session time by which load fades.", pool.clock.mean_s)
-    yield GaugeMetricFamily("lambdamu_carries_biggest", "Whether users fit without the biggest.", pool.spare(now).fits)
+    yield GaugeMetricFamily("lambdamu_carries_biggest", "Whether users fit without the biggest.", spare.fits)
     yield GaugeMetricFamily("lambdamu_ejected", "Backends out because clients say so.", len(pool.ejections.out(now)))
     yield GaugeMetricFamily("lambdamu_sendings", "Clients of whom it is kept where they went.", len(pool.ejections))
     yield GaugeMetricFamily("lambdamu_choice_entries", "Entries in the heap of candidates.", pool.entries)

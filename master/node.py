@@ -9,29 +9,27 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import attrs
-import structlog
 import trio
 
 from lambdamu.address import Address
-from lambdamu.errors import LinkError
 from lambdamu.machine import LMList, LogicalMachine
-from lambdamu.messages import Code, Result
 from lambdamu.poller import make_poller
 from lambdamu.resolver import Resolver
 from lambdamu.tcp_link import TCPLink
-from lambdamu.tcp_server import Ending, PortObserver, TCPServer
+from lambdamu.tcp_server import TCPServer
 from lambdamu.timer import Timer
+from master.answer_log import AnswerLog
 from master.config import BackendConfig, Config, MasterPolicy
-from master.core.ejection import Verdict
-from master.core.health import Said
 from master.core.pool import Admin, State
+from master.event_log import EventLog
 from master.log import Throttle
 from master.metrics import Metrics
-from master.monitor import Monitor, ProbeObserver, Probing
+from master.monitor import Monitor, Probing
+from master.observer import CHANGE_LOG_S, CHANGES_AT_ONCE, Logger, Observer
 from master.pool_config import make_backend, make_health, make_pool
 from master.probe import Questions
 from master.reload import Difference, compare
@@ -43,15 +41,6 @@ _GRID_SHARE: Final = 50
 _LIVE_CHECK_S: Final = 1.0
 _NOBODY_LIVES_S: Final = 60.0
 """While no backend works, the log says so once in this time."""
-_RESOURCES_LOG_S: Final = 10.0
-_CHANGES_AT_ONCE: Final = 6
-_CHANGE_LOG_S: Final = 10.0
-"""A backend that comes and goes all the time is logged once in this time, with the count of what was left out."""
-
-_TOLD_VERDICTS: Final = frozenset(Verdict) - {Verdict.NOT_SENT, Verdict.COUNTED, Verdict.ALREADY_OUT}
-"""What clients say is logged where something comes of it, or would but for a rule."""
-
-Logger = structlog.typing.FilteringBoundLogger
 
 
 class Node(LogicalMachine):
@@ -63,14 +52,16 @@ class Node(LogicalMachine):
         self._rng = rng
         self._log = log
         self.metrics = Metrics([backend.name for backend in config.backends], config.limits.connections)
-        observer = Observer(self.metrics, log)
         self.pool = make_pool(config)
+        self.events = EventLog()
+        observer = Observer(self.metrics, log, self.events, self.pool)
+        self.answers = AnswerLog()
         self.metrics.watch(self.pool)
-        self.master = Master(self.pool, _answers(config.master), rng, observer)
+        self.master = Master(self.pool, _answers(config.master), rng, observer, self.answers)
         self.add(self.master)
         self.server = TCPServer(self, config.limits, observer=observer)
         self.servers: LMList[Monitor, tuple[float, BackendConfig]] = LMList(self._make_monitor)
-        self._observer = observer
+        self.observer = observer
         self._resolver = Resolver()
         self._poller = make_poller(min(_LONGEST_GRID_S, config.probe.interval_s / _GRID_SHARE))
         self._probing = Probing(
@@ -133,7 +124,7 @@ class Node(LogicalMachine):
             self.servers.stop(name)
         self.pool.change(now, map(make_backend, new.backends), frozenset(difference.moved))
         self.metrics.keep([backend.name for backend in new.backends])
-        self._observer.forget(difference.removed)
+        self.observer.forget(difference.removed)
         self.master.policy = _answers(new.master)
         self.servers.do_start(self._nursery)
         self._adopt(now, difference)
@@ -167,11 +158,11 @@ class Node(LogicalMachine):
         """By the tick of the timer: on a change, and now and then while nobody does."""
         timer = Timer(_LIVE_CHECK_S, rng=self._rng, first_s=self.config.probe.interval_s + self.config.probe.timeout_s)
         said: bool | None = None
-        changes, repeats = Throttle(_CHANGE_LOG_S, _CHANGES_AT_ONCE), Throttle(_NOBODY_LIVES_S)
+        changes, repeats = Throttle(CHANGE_LOG_S, CHANGES_AT_ONCE), Throttle(_NOBODY_LIVES_S)
         while True:
             await timer.wait()
             now = trio.current_time()
-            self._observer.say_rest(now)
+            self.observer.say_rest(now)
             lives = self.pool.works(now)
             if lives == said and (lives or repeats.let_through(now) is None):
                 continue
@@ -179,14 +170,14 @@ class Node(LogicalMachine):
                 continue  # too many changes for the log; the last one is told when there is room
             if lives:
                 self._log.info("live_backend", message="at least one backend works")
+                self.events.add(now, "live_backend", "at least one backend works")
             else:
                 repeats.let_through(now)
                 together = self.pool.suspects_own_network(now)
-                self._log.warning(
-                    "no_live_backend",
-                    message=self._why_nobody(together),
-                    own_network_suspected=together,
-                )
+                text = self._why_nobody(together)
+                self._log.warning("no_live_backend", message=text, own_network_suspected=together)
+                if lives != said:
+                    self.events.add(now, "no_live_backend", text)
             said = lives
 
     def _why_nobody(self, together: bool) -> str:
@@ -197,94 +188,3 @@ class Node(LogicalMachine):
 
 def _answers(master: MasterPolicy) -> AnswerPolicy:
     return AnswerPolicy(ttl_s=master.connect_s, retry_after_s=master.retry_after_s)
-
-
-@attrs.frozen
-class _Change:
-    """What the log says of a backend."""
-
-    state: State
-    why: LinkError | None
-
-
-class Observer(PortObserver, ProbeObserver):
-    """Counts what happens, and logs what changes: not every change of a restless backend, but always its last one."""
-
-    def __init__(self, metrics: Metrics, log: Logger) -> None:
-        self._metrics = metrics
-        self._log = log
-        self._resources = Throttle(_RESOURCES_LOG_S)
-        self._accused = Throttle(_CHANGE_LOG_S, _CHANGES_AT_ONCE)
-        self._throttles: dict[str, Throttle] = {}
-        self._unsaid: dict[str, _Change] = {}
-        self._draining: set[str] = set()
-        """Those that say so of themselves."""
-
-    def answered(self, result: Result) -> None:
-        self._metrics.asks[result] += 1
-
-    def accused(self, name: str, verdict: Verdict) -> None:
-        self._metrics.accusations[verdict] += 1
-        if verdict in _TOLD_VERDICTS and self._accused.let_through(trio.current_time()) is not None:
-            self._log.warning("backend_accused", backend=name, verdict=verdict.value)
-
-    def opened(self) -> None:
-        self._metrics.open += 1
-
-    def ended(self, how: Ending) -> None:
-        self._metrics.open -= 1
-        self._metrics.endings[how] += 1
-
-    def refused(self) -> None:
-        self._metrics.refused += 1
-
-    def broke_protocol(self, code: str) -> None:
-        self._metrics.broken[Code(code)] += 1
-
-    def cannot_accept(self, error: OSError) -> None:
-        self._metrics.exhausted += 1
-        held = self._resources.let_through(trio.current_time())
-        if held is not None:
-            self._log.error("cannot_accept", error=error.strerror, left_out=held)
-
-    def probed(self, name: str, failure: LinkError | None) -> None:
-        self._metrics.probed(name, failure)
-
-    def said(self, name: str, said: Said) -> None:
-        if said.drain != (name in self._draining):
-            self._draining ^= {name}
-            self._log.info("backend_drains" if said.drain else "backend_drains_no_more", backend=name)
-
-    def became(self, name: str, state: State, why: LinkError | None) -> None:
-        self._unsaid[name] = _Change(state, why)
-        self._say(name, trio.current_time())
-
-    def forget(self, names: Iterable[str]) -> None:
-        """Keep nothing of backends that are gone."""
-        for name in names:
-            self._throttles.pop(name, None)
-            self._unsaid.pop(name, None)
-            self._draining.discard(name)
-
-    def say_rest(self, now: float) -> None:
-        """Log the last change of those for which there was no room in the log before."""
-        for name in list(self._unsaid):
-            self._say(name, now)
-
-    def _say(self, name: str, now: float) -> None:
-        throttle = self._throttles.setdefault(name, Throttle(_CHANGE_LOG_S, _CHANGES_AT_ONCE))
-        held = throttle.let_through(now)
-        if held is None:
-            return
-        change = self._unsaid.pop(name)
-        if change.why is None:
-            self._log.info("backend_up", backend=name, state=change.state.value, left_out=held)
-        else:
-            self._log.warning(
-                "backend_down",
-                backend=name,
-                state=change.state.value,
-                why=change.why.why,
-                text=str(change.why),
-                left_out=held,
-            )

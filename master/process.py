@@ -7,9 +7,10 @@ import os
 import random
 import resource
 import signal
+import socket
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
@@ -18,9 +19,14 @@ from lambdamu.tcp_server import open_listeners
 from master.config import Config
 from master.keeper import Keeper
 from master.log import Sink
-from master.node import Logger, Node
+from master.node import Node
+from master.observer import Logger
 from master.operations import Operations
 from master.store import open_store
+from master.tokens import TokensError
+
+if TYPE_CHECKING:
+    from master.web.run import Web
 
 _SPARE_DESCRIPTORS: Final = 16
 """For what opens a file now and then: look-ups of names, the system's random numbers."""
@@ -45,13 +51,25 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
     node = Node(config, rng=random.Random(), log=log)
     node.metrics.watch_log(lambda: sink.dropped)
     keeper = Keeper(open_store(config.state.file), node, log)
-    process = _Process(node, Operations(node, keeper, log, path, fit=fit), log)
+    operations = Operations(node, keeper, log, path, fit=fit)
+    try:
+        web = _open_web(node, operations, config, log)
+    except OSError as exc:
+        log.error("cannot_listen", address=str(config.http.listen), error=exc.strerror or str(exc))
+        return 1
+    except TokensError as exc:
+        log.error("no_tokens", error=str(exc))
+        return 1
+    process = _Process(node, operations, log, web[0] if web is not None else None)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         await keeper.restore()
         async with trio.open_nursery() as nursery:
             addresses = await nursery.start(node.run, listeners)
             for address in addresses:
                 log.info("listening", address=str(address), backends=len(config.backends))
+            if web is not None:
+                for address in await nursery.start(web[0].run, web[1]):
+                    log.info("http", address=str(address))
             nursery.start_soon(process.obey, signals, nursery)
             nursery.start_soon(keeper.run)
             nursery.start_soon(process.operations.watch)
@@ -60,6 +78,19 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
         await keeper.finish()
     log.info("stopped")
     return process.exit_code
+
+
+def _open_web(
+    node: Node, operations: Operations, config: Config, log: Logger
+) -> tuple[Web, list[socket.socket]] | None:
+    """Return the operators' side and its sockets, if there is to be one."""
+    if config.http.listen is None:
+        return None
+    from master.web.operations_controls import OperationsControls  # noqa: PLC0415 - takes as long to import as all the rest
+    from master.web.run import Web  # noqa: PLC0415 - takes as long to import as all the rest
+    from master.web.server import open_http_listeners  # noqa: PLC0415
+
+    return Web(node, config.http, log, OperationsControls(node, operations)), open_http_listeners(config.http.listen)
 
 
 async def _spare_the_collector(after_s: float) -> None:
@@ -76,6 +107,7 @@ class _Process:
     node: Node
     operations: Operations
     log: Logger
+    web: Web | None = None
     exit_code: int = 0
 
     async def obey(self, signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
@@ -84,9 +116,11 @@ class _Process:
         async for number in signals:
             name = signal.Signals(number).name
             if number == signal.SIGHUP:
-                nursery.start_soon(self.operations.reload, name)
+                nursery.start_soon(self._reload, name)
             elif not stopping:
                 stopping = True
+                if self.web is not None:
+                    self.web.leave()
                 settings = self.node.config.master
                 self.log.info("stopping", signal=name, linger_s=settings.linger_s, grace_s=settings.grace_s)
                 nursery.start_soon(self._stop, nursery)
@@ -95,12 +129,22 @@ class _Process:
                 self.exit_code = 1
                 nursery.cancel_scope.cancel()
 
+    async def _reload(self, who: str) -> None:
+        await self.operations.reload(who)
+        if self.web is not None:
+            try:
+                self.web.desk.read_tokens()
+            except TokensError as exc:
+                self.log.error("tokens_refused", error=str(exc), message="those of before stay")
+
     async def finished(self, nursery: trio.Nursery) -> None:
         await self.node.finished.wait()
         nursery.cancel_scope.cancel()
 
     async def _stop(self, nursery: trio.Nursery) -> None:
         await trio.sleep(self.node.config.master.linger_s)
+        if self.web is not None:
+            self.web.stop()
         self.node.stop()
         await trio.sleep(self.node.config.master.grace_s * (1 - _EXIT_SHARE))
         self.log.warning("grace_over", connections=self.node.server.connections, message="closed all the same")
@@ -113,6 +157,8 @@ def fit_descriptors(config: Config, log: Logger, held: int) -> Config:
     So clients can never take the descriptors that the probes live by. `held`: those that were open at the start.
     """
     others = held + 2 * len(config.backends) + _SPARE_DESCRIPTORS
+    if config.http.listen is not None:
+        others += config.http.connections
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = config.limits.connections + others
     if soft < wanted:

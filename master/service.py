@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import random
 from collections.abc import Mapping, Sequence
@@ -26,15 +25,21 @@ from lambdamu.messages import (
     error,
 )
 from lambdamu.objects import LMObject, Peer, Quick, Reply, unmapped
+from master.answer_log import Answer, AnswerLog, hash_of, network_of_peer
+from master.core.answers import Reason as Why
 from master.core.backend import FAMILIES, Endpoint, Family
 from master.core.ejection import Verdict
-from master.core.pool import Ask, Assignment, Place, Pool
+from master.core.pool import Ask, Assignment, Member, Place, Pool, Refused
+from master.core.reading import find_rivals
 
 _ALTERNATES: Final = 2
 """How many other backends a client that wants them is told."""
 
 _MOST_FAILED: Final = 64
 """So many failed places are looked at, the last: a batch of thousands would keep everybody else waiting."""
+
+_RIVALS: Final = 2
+"""How many others the log of answers names beside the chosen one, with their loads."""
 
 _TEXT_KEYS: Final = {"Client": 128, "Device": 128, "Zone": 128, "Queue": 128, "Ticket": 200, "Pass": 512}
 """The texts a client may send with its ask, and the most bytes of each."""
@@ -66,12 +71,20 @@ class BadDataError(ValueError):
 class Master(LMObject):
     """Answers clients that ask where to connect."""
 
-    def __init__(self, pool: Pool, policy: AnswerPolicy, rng: random.Random, observer: AskObserver) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        policy: AnswerPolicy,
+        rng: random.Random,
+        observer: AskObserver,
+        answers: AnswerLog | None = None,
+    ) -> None:
         super().__init__(MASTER, events={DO_SEND_SERVER: self.do_send_server})
         self._pool = pool
         self.policy = policy
         self._rng = rng
         self._observer = observer
+        self._answers = answers if answers is not None else AnswerLog()
         self._packed: dict[Endpoint, bytes] = {}
         self._pick, self._answered = pool.pick, observer.answered
 
@@ -94,6 +107,8 @@ class Master(LMObject):
                 self._hear(now, client, peer, data.get("Failed", []))
         ask = Ask(peer.family, _ALTERNATES if "Alternates" in wants else 0, zone, client)
         assignment = self._pool.assign(now, self._rng, ask)
+        if message.data is not None or now >= self._answers.plain_due:
+            self._note(now, ask, peer, assignment, plain=message.data is None)
         if isinstance(assignment, Assignment):
             return self._answer(Result.OK, self._ok(assignment, wants))
         return self._answer(Result.NO_SERVER, {"RetryAfter": self._retry_after()})
@@ -113,11 +128,43 @@ class Master(LMObject):
 
     def _send_server_quickly(self, now: float, family: Family) -> bytes:
         member = self._pick(now, self._rng)
+        if now >= self._answers.plain_due:
+            self._note_quickly(now, member)
         if member is None:
             return encode(self._answer(Result.NO_SERVER, {"RetryAfter": self._retry_after()}))
         self._answered(Result.OK)
         endpoint = member.told[family]
         return self._packed.get(endpoint) or self._pack(endpoint)
+
+    def _note(self, now: float, ask: Ask, peer: Peer, given: Assignment | Refused, *, plain: bool) -> None:
+        network = network_of_peer(peer.host)
+        if isinstance(given, Assignment):
+            member = self._pool[given.place.name]
+            others = [self._pool[place.name] for place in given.alternates]
+            loads = self._loads(now, member, others or find_rivals(self._pool, member, _RIVALS))
+            answer = Answer(now, ask.client, network, ask.zone, Result.OK, given.why, given.place.name, loads)
+        else:
+            answer = Answer(now, ask.client, network, ask.zone, Result.NO_SERVER, given.why, None)
+        if plain:
+            self._answers.note_plain(answer)
+        else:
+            self._answers.note(answer)
+
+    def _note_quickly(self, now: float, member: Member | None) -> None:
+        """Note a plain ask of which no more is at hand than what came of it."""
+        if member is None:
+            why = self._pool.roll.closed or Why.NO_CANDIDATE
+            answer = Answer(now, None, None, "", Result.NO_SERVER, why, None)
+        else:
+            loads = self._loads(now, member, find_rivals(self._pool, member, _RIVALS))
+            answer = Answer(now, None, None, "", Result.OK, None, member.backend.name, loads)
+        self._answers.note_plain(answer)
+
+    def _loads(self, now: float, member: Member, rivals: list[Member]) -> tuple[tuple[str, float], ...]:
+        """Return the load of the chosen one, this client in it, and of those that it was compared with."""
+        x = self._pool.clock.at(now)
+        compared = [member, *rivals]
+        return tuple([(each.backend.name, each.load_at(x)) for each in compared if each.backend.weight])
 
     def _pack(self, endpoint: Endpoint) -> bytes:
         if len(self._packed) > 2 * len(FAMILIES) * len(self._pool):
@@ -144,11 +191,6 @@ class Master(LMObject):
     def _retry_after(self) -> float:
         """Return seconds, jittered, so that those who were turned away together do not come back together."""
         return self.policy.retry_after_s * self._rng.uniform(0.5, 1.5)
-
-
-def hash_of(client: str) -> str:
-    """Return what a client is known by here: its id is a secret, it is neither kept nor shown."""
-    return hashlib.blake2b(client.encode(), digest_size=16).hexdigest()
 
 
 def _address(place: Place) -> dict[str, Any]:

@@ -57,6 +57,8 @@ def test_the_package_brings_its_types_and_all_its_rooms(installed: Path, tmp_pat
         "import importlib.resources as r, lambdamu.testing, master.demo, server_stub.backend, client_stub.client\n"
         "for name in ('lambdamu', 'master', 'server_stub', 'client_stub'):\n"
         "    assert (r.files(name) / 'py.typed').is_file(), name\n"
+        "for name in ('page.html', 'page.js', 'page.css'):\n"
+        "    assert (r.files('master.web') / 'static' / name).read_bytes(), name\n"
         "print(lambdamu.testing.__file__)"
     )
     where = run(installed / "python", "-c", script, folder=tmp_path)

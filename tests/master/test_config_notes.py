@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lambdamu.address import Address
-from master.config import BackendConfig, ChoiceConfig, Config, MasterPolicy, Mode, ProbePolicy
+from master.config import BackendConfig, ChoiceConfig, Config, HttpPolicy, MasterPolicy, Mode, ProbePolicy
 from master.config_notes import describe, warn
 from master.core.choice import Panic
 
@@ -57,6 +57,18 @@ def at(host: str, port: int = 1, *advertise: Address) -> BackendConfig:
 def test_what_looks_like_a_mistake_is_a_warning(config: Config, beginnings: list[str]) -> None:
     lines = list(warn(config))
     assert [line[: len(start)] for line, start in zip(lines, beginnings, strict=True)] == beginnings
+
+
+@pytest.mark.parametrize(
+    ("http", "said"),
+    [
+        (HttpPolicy(), []),
+        (HttpPolicy(Address("127.0.0.1", 7080)), ["operators: http://127.0.0.1:7080, whoever is on this machine"]),
+        (HttpPolicy(Address("::", 7080), "tokens"), ["operators: http://[::]:7080, by token"]),
+    ],
+)
+def test_who_may_watch_is_described(http: HttpPolicy, said: list[str]) -> None:
+    assert [line for line in describe(Config(http=http)) if line.startswith("operators")] == said
 
 
 def test_a_pool_is_described() -> None:

@@ -28,13 +28,15 @@ TYPES = {
     Policy: "text",
     Panic: "text",
     Address: "address",
+    Address | None: "address",
     bool: "true or false",
+    tuple[str, ...]: "array of texts",
     tuple[Address, ...]: "array of addresses",
     tuple[Network, ...]: "array of networks",
 }
 
 
-ABSENT = {("backend", "capacity"): "no limit", ("choice", "session_s"): "learned"}
+ABSENT = {("backend", "capacity"): "no limit", ("choice", "session_s"): "learned", ("http", "listen"): "off"}
 
 
 def rows(heading: str) -> list[list[str]]:

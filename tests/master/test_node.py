@@ -20,7 +20,8 @@ from lambdamu.testing import FakeBackend, Script
 from master.config import BackendConfig, Config, MasterPolicy, ProbePolicy
 from master.core.pool import State
 from master.metrics import Metrics
-from master.node import Node, Observer
+from master.node import Node
+from master.observer import Observer
 from master.process import fit_descriptors
 
 LOCAL = Address("127.0.0.1", 0)

@@ -1,0 +1,78 @@
+"""What the command line asks of a running master, by its HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any, Final
+
+from lambdamu.address import printable
+from lambdamu.errors import LambdaMuError
+
+_TIMEOUT_S: Final = 10.0
+_MOST_BYTES: Final = 64 * 2**20
+TOKEN_VARIABLE: Final = "LAMBDAMU_TOKEN"  # noqa: S105 - the name of a variable
+Json = dict[str, Any]
+
+
+class CallError(LambdaMuError):
+    """A master could not be asked, or refused; str() is one line."""
+
+
+def get(url: str, path: str, **query: str) -> Json:
+    """Return what the master at `url` answers. Raise CallError."""
+    given = {key: value for key, value in query.items() if value}
+    text = urllib.parse.urlencode(given)
+    return _call(url, f"{path}?{text}" if text else path)
+
+
+def _call(url: str, path: str) -> Json:
+    if urllib.parse.urlsplit(url).scheme not in {"http", "https"}:
+        raise CallError(f"{printable(url)} is not the URL of a master, such as http://127.0.0.1:7080")
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    try:
+        request = urllib.request.Request(url.rstrip("/") + path, headers=headers)  # noqa: S310 - looked at above
+        # Neither a proxy of the environment nor a redirect gets the token: the master is asked, and nobody else.
+        with _OPENER.open(request, timeout=_TIMEOUT_S) as answer:
+            return _read(answer.read(_MOST_BYTES))
+    except urllib.error.HTTPError as exc:
+        with exc:
+            raise CallError(_refusal(exc)) from exc
+    except urllib.error.URLError as exc:
+        raise CallError(f"{printable(url)} cannot be reached: {_why(exc.reason)}") from exc
+    except (OSError, http.client.HTTPException, ValueError) as exc:
+        raise CallError(f"{printable(url)} gave no answer to use: {_why(exc)}") from exc
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_arguments: Any) -> None:
+        return None
+
+
+_OPENER: Final = urllib.request.build_opener(_NoRedirect, urllib.request.ProxyHandler({}))
+
+
+def _read(body: bytes) -> Json:
+    got = json.loads(body)
+    if not isinstance(got, dict):
+        raise ValueError("no object of JSON")  # noqa: TRY004 - what came is wrong, not what was given
+    return got
+
+
+def _refusal(exc: urllib.error.HTTPError) -> str:
+    try:
+        text = printable(str(_read(exc.read(_MOST_BYTES))["error"]))
+    except (OSError, ValueError, KeyError):
+        text = "without a word"
+    hint = f": set {TOKEN_VARIABLE}" if exc.code == http.client.UNAUTHORIZED else ""
+    return f"refused ({exc.code}): {text}{hint}"
+
+
+def _why(exc: object) -> str:
+    text = exc.strerror or str(exc) if isinstance(exc, OSError) else str(exc)
+    return printable(text or type(exc).__name__)

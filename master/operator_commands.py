@@ -1,0 +1,150 @@
+"""`lambdamu status`, `why` and `explain`: what a running master tells, for people or as JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import click
+
+from lambdamu.address import printable
+from master.operator_client import TOKEN_VARIABLE, CallError, Json, get
+
+_URL: Final = "http://127.0.0.1:7080"
+_NO_BACKEND: Final = 3
+Command = Callable[..., Any]
+
+
+def _common(command: Command) -> Command:
+    """Give a command what all of them take."""
+    options = (
+        click.option(
+            "--url", default=_URL, show_default=True, envvar="LAMBDAMU_URL", help="The master's [http] listen."
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print the answer as it is, one JSON object."),
+    )
+    for option in options:
+        command = option(command)
+    return command
+
+
+_TOKEN: Final = f"A token, where one is needed, comes from the variable {TOKEN_VARIABLE}."
+
+
+@click.command(epilog="\b\nExample:\n  lambdamu status --url http://127.0.0.1:7080")
+@_common
+def status(url: str, as_json: bool) -> int:
+    """Say how the pool of a master stands. Exit code 3: no backend takes clients."""
+    got = _ask(url, "/api/v1/backends")
+    _print(got, _status(got), as_json=as_json)
+    return 0 if got["takers"] else _NO_BACKEND
+
+
+@click.command(epilog="\b\nExample:\n  lambdamu why 203.0.113.7")
+@click.argument("client")
+@_common
+def why(client: str, url: str, as_json: bool) -> int:
+    """Say what CLIENT was answered lately, and why.
+
+    CLIENT is the id that it sends, the first 8 or more digits of its hash, its address or its network.
+    """
+    got = _ask(url, "/api/v1/answers", client=client)
+    _print(got, map(_answer, reversed(got["answers"])), as_json=as_json)
+    if not got["answers"] and not as_json:
+        click.echo("no answer to such a client is kept", err=True)
+    return 0 if got["answers"] else 1
+
+
+@click.command(epilog="\b\nExample:\n  lambdamu explain --zone a")
+@click.option("--zone", default="", help="The zone that the client says it is in.")
+@click.option("--client", default="", help="The id that the client sends, or its hash.")
+@_common
+def explain(zone: str, client: str, url: str, as_json: bool) -> int:
+    """Say what a client would be answered now, and how each backend stands. Exit code 3: it would get none."""
+    got = _ask(url, "/api/v1/explain", zone=zone, client=client)
+    _print(got, _explanation(got), as_json=as_json)
+    return 0 if got["chosen"] is not None else _NO_BACKEND
+
+
+for _each in (status, why, explain):
+    _each.help = f"{_each.help}\n\n{_TOKEN}"
+COMMANDS: Final = (status, why, explain)
+
+
+def _ask(url: str, path: str, **query: str) -> Json:
+    try:
+        return get(url, path, **query)
+    except CallError as exc:
+        raise click.ClickException(str(exc)) from exc
+
+
+def _print(got: Json, lines: Iterable[str], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(got))
+        return
+    for line in lines:
+        click.echo(printable(line))
+
+
+def _status(got: Json) -> Iterator[str]:
+    yield got["verdict"]
+    if not got["ready"]:
+        yield f"this master is not ready: {got['unready']}"
+    yield from _table(("BACKEND", "STATE", "USERS", "REPORT", "SENT", "FAILED", ""), map(_backend, got["backends"]))
+
+
+def _backend(row: Json) -> Sequence[str]:
+    admin = row["admin"]
+    wish = f"{admin['state']} by {admin['who']}: {admin['reason']}" if admin else ""
+    return (
+        row["name"],
+        row["state"],
+        f"{row['users']}/{'-' if row['capacity'] is None else row['capacity']}",
+        _seconds(row["report_age_s"]),
+        f"{row['assignments']}",
+        f"{row['probe_failures']}/{row['probes'] + row['probe_failures']}",
+        "; ".join(filter(None, (row["why"], wish))),
+    )
+
+
+def _explanation(got: Json) -> Iterator[str]:
+    yield f"{got['chosen'] or 'no backend'}: {got['reason']}"
+    rows = (
+        (
+            row["name"],
+            row["reason"],
+            _number(row["load"]),
+            _number(row["reported"]),
+            _number(row["own"]),
+            _seconds(row["report_age_s"]),
+        )
+        for row in got["backends"]
+    )
+    yield from _table(("BACKEND", "REASON", "LOAD", "REPORTED", "SENT SINCE", "REPORT"), rows)
+
+
+def _answer(row: Json) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["at"]))
+    who = row["client"][:12] if row["client"] else "no id"
+    came = f"{who} from {row['network']}" if row["network"] else who
+    what = f"sent to {row['backend']}" if row["backend"] else row["result"]
+    zone = f"zone {row['zone']}" if row["zone"] else ""
+    loads = ", ".join(f"{each['name']} {_number(each['load'])}" for each in row["loads"])
+    return "  ".join(filter(None, (when, came, zone, what, row["reason"], loads and f"loads: {loads}")))
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    lines = [heads, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} s"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

@@ -1,0 +1,183 @@
+"""The routes: what each asks of the desk."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from typing import Any, Final
+
+import attrs
+import trio
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from master.tokens import Caller, TokensError
+from master.web.controls import Admin, ControlError, Controls
+from master.web.desk import Desk, wall
+from master.web.exposition import OPENMETRICS, PROMETHEUS, Renderer, accepts_openmetrics
+from master.web.feed import Events, Feed
+from master.web.gate import CALLER, EVENTS
+from master.web.openapi import DOCUMENT
+from master.web.views import answer_row, backend_row, count_takers, dumps, explanation, pool_row, rows_of
+
+_MOST_ANSWERS: Final = 200
+_LEAST_UNTIL_S: Final = 1.0
+_MOST_UNTIL_S: Final = 30 * 86400.0
+_MOST_REASON: Final = 200
+_STATIC: Final = {"/": ("page.html", "text/html"), "/page.js": ("page.js", "text/javascript")} | {
+    "/page.css": ("page.css", "text/css")
+}
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def make_app(desk: Desk, feed: Feed) -> Starlette:
+    """Return the application; a gate stands before it (`master.web.gate`)."""
+    api = _Api(desk, feed, Renderer(desk.metrics.registry))
+    routes = [
+        *(Route(path, _static(*file), methods=["GET"]) for path, file in _STATIC.items()),
+        Route("/livez", api.livez, methods=["GET"]),
+        Route("/readyz", api.readyz, methods=["GET"]),
+        Route("/metrics", api.metrics, methods=["GET"]),
+        Route("/api/v1/openapi.json", api.openapi, methods=["GET"]),
+        Route("/api/v1/backends", api.backends, methods=["GET"]),
+        Route("/api/v1/explain", api.explain, methods=["GET"]),
+        Route("/api/v1/answers", api.answers, methods=["GET"]),
+        Route(EVENTS, Events(feed), methods=["GET"]),
+        Route("/api/v1/backends/{name:path}/{state}", api.set_admin, methods=["POST"]),
+        Route("/api/v1/reload", api.reload, methods=["POST"]),
+    ]
+    return Starlette(routes=routes, exception_handlers={HTTPException: _refuse})
+
+
+def _static(name: str, kind: str) -> Handler:
+    text = (files("master.web") / "static" / name).read_bytes()
+
+    async def give(_request: Request) -> Response:
+        return Response(text, media_type=kind)
+
+    return give
+
+
+async def _refuse(_request: Request, exc: Exception) -> Response:
+    assert isinstance(exc, HTTPException)  # noqa: S101 - it is registered for nothing else
+    return Response(dumps({"error": exc.detail}), exc.status_code, exc.headers, "application/json")
+
+
+def _json(value: object) -> Response:
+    return Response(value if isinstance(value, bytes) else dumps(value), media_type="application/json")
+
+
+@attrs.define(eq=False)
+class _Api:
+    _desk: Desk
+    _feed: Feed
+    _renderer: Renderer
+
+    async def livez(self, _request: Request) -> Response:
+        return Response("ok\n", media_type="text/plain")
+
+    async def readyz(self, _request: Request) -> Response:
+        why = self._desk.unready()
+        return Response("ok\n" if why is None else f"{why}\n", 200 if why is None else 503, media_type="text/plain")
+
+    async def metrics(self, request: Request) -> Response:
+        openmetrics = accepts_openmetrics(request.headers.get("accept", ""))
+        text = await self._renderer.text(openmetrics=openmetrics)
+        return Response(text, headers={"Content-Type": OPENMETRICS if openmetrics else PROMETHEUS})
+
+    async def openapi(self, _request: Request) -> Response:
+        return _json(DOCUMENT)
+
+    async def backends(self, _request: Request) -> Response:
+        desk, now, per_s = self._desk, trio.current_time(), self._feed.backends.per_s
+        rows = await rows_of(list(desk.pool), lambda member: backend_row(desk, member, now, per_s))
+        head = dumps(pool_row(desk, now, count_takers(desk.pool)))
+        return _json(head[:-1] + b',"backends":' + rows + b"}")
+
+    async def explain(self, request: Request) -> Response:
+        return _json(await explanation(self._desk, _text(request, "zone"), _text(request, "client")))
+
+    async def answers(self, request: Request) -> Response:
+        found = self._desk.answers.search(_text(request, "client"), _MOST_ANSWERS)
+        await trio.lowlevel.checkpoint()
+        rows = await rows_of(found, answer_row)
+        return _json(b'{"at":' + dumps(round(wall(trio.current_time()), 6)) + b',"answers":' + rows + b"}")
+
+    async def set_admin(self, request: Request) -> Response:
+        name, word = request.path_params["name"], request.path_params["state"]
+        if word not in list(Admin):
+            raise HTTPException(404, "not found")
+        if not any(member.backend.name == name for member in self._desk.pool):
+            raise HTTPException(404, "there is no such backend")
+        wish, caller = _read_wish(await request.body()), _caller(request)
+        controls = self._controls("the admin state of a backend cannot be changed here")
+        try:
+            controls.set_admin(name, Admin(word), caller.name, wish.reason, wish.until_s)
+        except ControlError as exc:
+            raise HTTPException(409, str(exc)) from exc
+        self._tell(f"{word} by {caller.name}: {wish.reason}", name)
+        return _json({"name": name, "state": word, "who": caller.name})
+
+    async def reload(self, request: Request) -> Response:
+        caller = _caller(request)
+        controls = self._controls("the configuration cannot be read again here")
+        try:
+            changes = await controls.reload(caller.name)
+            self._desk.read_tokens()
+        except (ControlError, TokensError) as exc:
+            raise HTTPException(409, str(exc)) from exc
+        self._tell(f"reload by {caller.name}")
+        return _json({"changes": list(changes), "who": caller.name})
+
+    def _controls(self, without: str) -> Controls:
+        if self._desk.controls is None:
+            raise HTTPException(501, without)
+        return self._desk.controls
+
+    def _tell(self, text: str, backend: str = "") -> None:
+        self._desk.events.add(trio.current_time(), "operator", text, backend)
+
+
+@attrs.frozen
+class _Wish:
+    reason: str
+    until_s: float | None
+
+
+def _read_wish(body: bytes) -> _Wish:
+    try:
+        given: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        raise HTTPException(400, "the body must be an object with a reason")
+    unknown = given.keys() - {"reason", "until_s"}
+    if unknown:
+        raise HTTPException(400, "the body holds what is not known; it has a reason and, if any, until_s")
+    reason, until_s = given.get("reason"), given.get("until_s")
+    if not isinstance(reason, str) or not 0 < len(reason.strip()) <= len(reason) <= _MOST_REASON:
+        raise HTTPException(400, f"reason must be a text of 1 to {_MOST_REASON} characters")
+    return _Wish(reason, None if until_s is None else _read_until(until_s))
+
+
+def _read_until(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _LEAST_UNTIL_S <= value <= _MOST_UNTIL_S:
+        raise HTTPException(400, f"until_s must be a number from {_LEAST_UNTIL_S:g} to {_MOST_UNTIL_S:g}")
+    return float(value) if math.isfinite(value) else _MOST_UNTIL_S
+
+
+def _caller(request: Request) -> Caller:
+    caller: Caller = request.scope["state"][CALLER]
+    return caller
+
+
+def _text(request: Request, key: str) -> str:
+    text = request.query_params.get(key, "")
+    if len(text) > 128:
+        raise HTTPException(400, f"{key} must have at most 128 characters")
+    return text

@@ -1,0 +1,51 @@
+"""What an operator can change by HTTP, and the interface of whoever does it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Protocol
+
+import attrs
+
+from lambdamu.errors import LambdaMuError
+
+
+class Admin(StrEnum):
+    """What an operator wants of a backend."""
+
+    READY = "ready"
+    DRAIN = "drain"
+    """No new clients, still probed."""
+    MAINT = "maint"
+    """Not probed either."""
+
+
+@attrs.frozen
+class Wish:
+    """What an operator wants of a backend, who, why, and until when in seconds of the wall clock, if not for good."""
+
+    state: Admin
+    who: str
+    reason: str
+    until: float | None
+
+
+class ControlError(LambdaMuError):
+    """A change that cannot be made; str() is one line for the operator, and nothing has changed."""
+
+
+class Controls(Protocol):
+    """Changes a running master."""
+
+    def set_admin(self, name: str, state: Admin, who: str, reason: str, until_s: float | None) -> None:
+        """Have the backend `name`, which is there, be as an operator wants: for `until_s` seconds, None for good."""
+        ...
+
+    def wish(self, name: str) -> Wish | None:
+        """Return what was wanted last of a backend; None when nobody has wanted anything."""
+        ...
+
+    async def reload(self, who: str) -> Sequence[str]:
+        """Read the configuration again and switch to it, whole; return a line for each difference."""
+        ...

@@ -1,0 +1,73 @@
+"""All that the operators' side looks at, in one place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import attrs
+import trio
+
+from lambdamu.errors import LambdaMuError
+from master.answer_log import AnswerLog
+from master.config import HttpPolicy
+from master.core.pool import Pool, Reason
+from master.event_log import EventLog
+from master.metrics import Metrics
+from master.tokens import LOCAL, Caller, Tokens, load_tokens
+from master.web.controls import Controls, Wish
+
+
+@attrs.define(eq=False)
+class Desk:
+    """Reads a master; `controls` changes it, None where it cannot be changed."""
+
+    policy: HttpPolicy
+    pool: Pool
+    metrics: Metrics
+    answers: AnswerLog
+    events: EventLog
+    whys: Mapping[str, str]
+    """Why backends do not work, by name."""
+    controls: Controls | None = None
+    stopping: bool = False
+    """Set from the first signal to stop on."""
+    tokens: Tokens | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.read_tokens()
+
+    def read_tokens(self) -> None:
+        """Read the file of tokens again. Raise TokensError, and keep those of before, when it is not right."""
+        if self.policy.tokens_file:
+            self.tokens = load_tokens(self.policy.tokens_file)
+
+    def caller(self, token: str | None) -> Caller | None:
+        """Return who calls with `token`, None for a stranger. Where there are no tokens, whoever can call may."""
+        if self.tokens is None:
+            return LOCAL
+        return self.tokens.find(token) if token is not None else None
+
+    def unready(self) -> str | None:
+        """Return why clients should be sent to another master, None when there is no reason."""
+        now = trio.current_time()
+        self.pool.works(now)  # has it take in what time has changed
+        if self.stopping:
+            return "stopping"
+        if self.pool.roll.closed is Reason.FIRST_ROUND:
+            return "not every backend has been probed yet"
+        if self.policy.ready_needs_backend and not any(member.stamp for member in self.pool):
+            return "no backend can take anyone"
+        return None
+
+    def wish(self, name: str) -> Wish | None:
+        return self.controls.wish(name) if self.controls is not None else None
+
+
+def wall(at: float) -> float:
+    """Return a moment of the loop's clock as seconds since 1970."""
+    return at + time.time() - trio.current_time()
+
+
+class NotFoundError(LambdaMuError):
+    """There is no such thing here."""

@@ -1,0 +1,39 @@
+"""What operators change by HTTP, carried out by `master.operations`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+import trio
+
+from master.core import pool
+from master.node import Node
+from master.operations import Operations
+from master.web.controls import Admin, ControlError, Wish
+
+
+class OperationsControls:
+    """The controls of a master that runs."""
+
+    def __init__(self, node: Node, operations: Operations) -> None:
+        self._node = node
+        self._operations = operations
+
+    def set_admin(self, name: str, state: Admin, who: str, reason: str, until_s: float | None) -> None:
+        self._operations.set_admin(name, pool.Wish(state.value), who=who, why=reason, for_s=until_s)
+
+    def wish(self, name: str) -> Wish | None:
+        now = trio.current_time()
+        admin = self._node.pool[name].admin.at(now)
+        if not admin.who:
+            return None
+        until = None if admin.until == math.inf else time.time() + admin.until - now
+        return Wish(Admin(admin.wish.value), admin.who, admin.why, until)
+
+    async def reload(self, who: str) -> Sequence[str]:
+        reloaded = await self._operations.reload(who)
+        if reloaded.difference is None:
+            raise ControlError("; ".join(reloaded.faults))
+        return reloaded.difference.lines()

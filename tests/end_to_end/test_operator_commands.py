@@ -1,0 +1,128 @@
+"""`lambdamu status`, `why` and `explain` against a real master."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+
+import msgpack
+import pytest
+
+from master.answer_log import hash_of
+from tests.end_to_end.conftest import Client, Stage, free_port, wait_for_port, wait_until_up
+
+FAST = "[probe]\ninterval_s = 0.2\ntimeout_s = 0.2\nstale_after_s = 0.6\n[choice]\nfirst_round_s = 0\n"
+TOKEN = "a-token-of-many-letters"
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    stage = Stage(tmp_path_factory.mktemp("operators"))
+    yield stage
+    stage.end()
+
+
+@pytest.fixture(scope="module")
+def url(stage: Stage) -> str:
+    """The URL of a master with tokens, a live backend and a dead one, of which "ann" asked once."""
+    (stage.folder / "tokens").write_text(f"ann: {TOKEN}: read\n")
+    _, alive = stage.server("--users", "7")
+    port = free_port()
+    http = f'[http]\nlisten = "127.0.0.1:{port}"\ntokens_file = "tokens"\n'
+    master, clients = stage.master(alive, free_port(), text=FAST + http)
+    wait_for_port(port, master)
+    wait_until_up(master, 1)
+    with Client(clients) as client:
+        data = {"Client": "ann", "Zone": "a"}
+        client.send(msgpack.packb([{"Object": "Master", "Command": "Event", "Name": "DoSendServer", "Data": data}]))
+        assert client.receive()[0]["Data"]["Result"] == "OK"
+    return f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(autouse=True)
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMBDAMU_TOKEN", TOKEN)
+
+
+def test_the_status_has_the_verdict_and_a_line_for_each_backend(stage: Stage, url: str) -> None:
+    done = stage.run("status", "--url", url)
+    assert (done.returncode, done.stderr) == (0, "")
+    verdict, heads, first, second = done.stdout.splitlines()
+    assert verdict.startswith("1 of 2 backends takes clients")
+    assert heads.split()[:3] == ["BACKEND", "STATE", "USERS"]
+    assert first.split()[1:3] == ["ready", "8/-"]
+    assert "Connection refused" in second
+    got = json.loads(stage.run("status", "--json", "--url", url).stdout)
+    assert (got["takers"], len(got["backends"])) == (1, 2)
+
+
+@pytest.mark.parametrize("who", ["ann", hash_of("ann")[:8], "127.0.0.1"])
+def test_why_finds_the_answer_of_a_client(stage: Stage, url: str, who: str) -> None:
+    done = stage.run("why", who, "--url", url)
+    assert (done.returncode, done.stderr) == (0, "")
+    [line] = done.stdout.splitlines()
+    for part in (hash_of("ann")[:12], "from 127.0.0.0/24", "zone a", "sent to 127.0.0.1:", "best", "loads: "):
+        assert part in line
+
+
+def test_why_of_a_stranger_says_that_nothing_is_kept(stage: Stage, url: str) -> None:
+    done = stage.run("why", "bob", "--url", url)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "no answer to such a client is kept\n")
+
+
+def test_explain_says_what_would_be_answered_now(stage: Stage, url: str) -> None:
+    done = stage.run("explain", "--url", url, "--zone", "a")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    chosen, reason = lines[0].rsplit(": ", 1)
+    assert lines[2].split()[:2] == [chosen, reason]
+    assert lines[3].split()[1] == "unprobed"
+
+
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [("", "Error: refused (401): a token is needed: set LAMBDAMU_TOKEN\n"), ("wrong", "refused (401)")],
+)
+def test_without_the_token_it_is_refused(
+    stage: Stage, url: str, monkeypatch: pytest.MonkeyPatch, token: str, said: str
+) -> None:
+    monkeypatch.setenv("LAMBDAMU_TOKEN", token)
+    done = stage.run("status", "--url", url)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert TOKEN not in done.stderr
+
+
+def test_a_master_that_cannot_be_reached_is_one_line(stage: Stage) -> None:
+    done = stage.run("status", "--url", f"http://127.0.0.1:{free_port()}")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith("cannot be reached: Connection refused\n")
+    assert stage.run("status", "--url", "file:///etc/passwd").stderr.count("is not the URL") == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\n\r\n[1]",
+        b"HTTP/1.0 302 F\r\nLocation: http://127.0.0.1:9/\r\n\r\n",
+        b"",
+    ],
+)
+def test_an_answer_that_is_none_is_one_line(stage: Stage, answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        done = stage.run("status", "--url", f"http://127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 1

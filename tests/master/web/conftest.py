@@ -1,0 +1,101 @@
+"""A master whose pool is told what to know, and its operators' side on a real socket."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import attrs
+import httpx
+import pytest
+import structlog
+import trio
+
+from lambdamu.address import Address
+from master.config import BackendConfig, ChoiceConfig, Config, HttpPolicy
+from master.node import Node
+from master.web.controls import Admin, ControlError, Wish
+from master.web.run import Web
+from master.web.server import DEADLINES, Deadlines, open_http_listeners
+
+LOCAL = Address("127.0.0.1", 0)
+
+
+@attrs.define(eq=False)
+class FakeControls:
+    """Notes what it is asked to do; refuses what `refuses` says."""
+
+    refuses: str = ""
+    wishes: dict[str, Wish] = attrs.Factory(dict)
+    asked: list[tuple[Any, ...]] = attrs.Factory(list)
+
+    def set_admin(self, name: str, state: Admin, who: str, reason: str, until_s: float | None) -> None:
+        if self.refuses:
+            raise ControlError(self.refuses)
+        self.asked.append((name, state, who, reason, until_s))
+        self.wishes[name] = Wish(state, who, reason, until_s)
+
+    def wish(self, name: str) -> Wish | None:
+        return self.wishes.get(name)
+
+    async def reload(self, who: str) -> Sequence[str]:
+        if self.refuses:
+            raise ControlError(self.refuses)
+        self.asked.append(("reload", who))
+        return ["b9 is new"]
+
+
+@attrs.define(eq=False)
+class Site:
+    node: Node
+    web: Web
+    address: Address
+    http: httpx.AsyncClient
+    nursery: trio.Nursery
+    log: structlog.testing.LogCapture
+
+    def report(self, name: str, users: int = 0) -> None:
+        """Have a probe of a backend succeed."""
+        now = trio.current_time()
+        self.node.pool.record_report(now, random.Random(1), name, users, now, ("10.0.0.1", 9001))
+        self.node.observer.became(name, self.node.pool[name].state(now), None)
+
+
+@asynccontextmanager
+async def _site(
+    *names: str,
+    controls: FakeControls | None = None,
+    deadlines: Deadlines = DEADLINES,
+    first_round_s: float = 0.0,
+    capacity: int | None = None,
+    **policy: Any,
+) -> AsyncIterator[Site]:
+    members = tuple(BackendConfig(name, f"h{i}", 9001, capacity=capacity) for i, name in enumerate(names))
+    http = HttpPolicy(listen=LOCAL, **policy)
+    config = Config(backends=members, choice=ChoiceConfig(first_round_s=first_round_s), http=http)
+    capture = structlog.testing.LogCapture()
+    log = structlog.wrap_logger(None, processors=[capture])
+    node = Node(config, rng=random.Random(1), log=log)
+    web = Web(node, http, log, controls, deadlines)
+    async with trio.open_nursery() as nursery:
+        [address] = await nursery.start(web.run, open_http_listeners(LOCAL, deadlines))
+        async with httpx.AsyncClient(base_url=f"http://{address}", timeout=10) as client:
+            yield Site(node, web, address, client, nursery, capture)
+        told_at = trio.current_time()
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() - told_at < 2  # whoever still reads, and however slowly
+
+
+SiteMaker = Callable[..., AbstractAsyncContextManager[Site]]
+
+
+@pytest.fixture
+def site() -> SiteMaker:
+    return _site
+
+
+@pytest.fixture
+def make_controls() -> type[FakeControls]:
+    return FakeControls
