@@ -16,6 +16,7 @@ from lambdamu.address import Address
 from master.config import Config
 from master.config_file import ConfigError, load
 from master.config_notes import describe
+from master.operator_changes import CHANGES
 from master.operator_commands import COMMANDS
 from master.simulation.commands import simulate
 
@@ -163,7 +164,7 @@ def demo(seconds: float, backends: int) -> int:
 
 
 cli.add_command(simulate)
-for _command in COMMANDS:
+for _command in (*COMMANDS, *CHANGES):
     cli.add_command(_command)
 
 

@@ -168,6 +168,10 @@ def _whether_ready(member: Member, now: float) -> float:
     return member.state(now) is State.READY
 
 
+def _whether_set_aside(member: Member, now: float) -> float:
+    return member.admin.at(now).wish is not Wish.READY
+
+
 def _users(member: Member, now: float) -> float:
     return member.users(now)
 
@@ -195,6 +199,7 @@ def _assignments(member: Member, _now: float) -> float:
 _GAUGES: Final = (
     ("up", "Whether it works, room or not.", _whether_up),
     ("ready", "Whether clients are sent there now.", _whether_ready),
+    ("set_aside", "Whether its operator wants no new clients there.", _whether_set_aside),
     ("users", "Users reported and sent since.", _users),
     ("capacity", "The most users; no series for no limit.", _capacity),
     ("load", "Users it is likely to have by weight, the number that is compared.", _load),

@@ -30,13 +30,20 @@ def get(url: str, path: str, **query: str) -> Json:
     return _call(url, f"{path}?{text}" if text else path)
 
 
-def _call(url: str, path: str) -> Json:
+def post(url: str, path: str, body: Json) -> Json:
+    """Have the master at `url` do something; return what it answers. Raise CallError."""
+    return _call(url, path, json.dumps(body).encode())
+
+
+def _call(url: str, path: str, body: bytes | None = None) -> Json:
     if urllib.parse.urlsplit(url).scheme not in {"http", "https"}:
         raise CallError(f"{printable(url)} is not the URL of a master, such as http://127.0.0.1:7080")
     token = os.environ.get(TOKEN_VARIABLE, "")
     headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     try:
-        request = urllib.request.Request(url.rstrip("/") + path, headers=headers)  # noqa: S310 - looked at above
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        request = urllib.request.Request(url.rstrip("/") + path, body, headers)  # noqa: S310 - looked at above
         # Neither a proxy of the environment nor a redirect gets the token: the master is asked, and nobody else.
         with _OPENER.open(request, timeout=_TIMEOUT_S) as answer:
             return _read(answer.read(_MOST_BYTES))

@@ -17,7 +17,7 @@ _NO_BACKEND: Final = 3
 Command = Callable[..., Any]
 
 
-def _common(command: Command) -> Command:
+def common(command: Command) -> Command:
     """Give a command what all of them take."""
     options = (
         click.option(
@@ -30,28 +30,28 @@ def _common(command: Command) -> Command:
     return command
 
 
-_TOKEN: Final = f"A token, where one is needed, comes from the variable {TOKEN_VARIABLE}."
+TOKEN_HINT: Final = f"A token, where one is needed, comes from the variable {TOKEN_VARIABLE}."
 
 
 @click.command(epilog="\b\nExample:\n  lambdamu status --url http://127.0.0.1:7080")
-@_common
+@common
 def status(url: str, as_json: bool) -> int:
     """Say how the pool of a master stands. Exit code 3: no backend takes clients."""
-    got = _ask(url, "/api/v1/backends")
-    _print(got, _status(got), as_json=as_json)
+    got = ask(lambda: get(url, "/api/v1/backends"))
+    show(got, _status(got), as_json=as_json)
     return 0 if got["takers"] else _NO_BACKEND
 
 
 @click.command(epilog="\b\nExample:\n  lambdamu why 203.0.113.7")
 @click.argument("client")
-@_common
+@common
 def why(client: str, url: str, as_json: bool) -> int:
     """Say what CLIENT was answered lately, and why.
 
     CLIENT is the id that it sends, the first 8 or more digits of its hash, its address or its network.
     """
-    got = _ask(url, "/api/v1/answers", client=client)
-    _print(got, map(_answer, reversed(got["answers"])), as_json=as_json)
+    got = ask(lambda: get(url, "/api/v1/answers", client=client))
+    show(got, map(_answer, reversed(got["answers"])), as_json=as_json)
     if not got["answers"] and not as_json:
         click.echo("no answer to such a client is kept", err=True)
     return 0 if got["answers"] else 1
@@ -60,27 +60,29 @@ def why(client: str, url: str, as_json: bool) -> int:
 @click.command(epilog="\b\nExample:\n  lambdamu explain --zone a")
 @click.option("--zone", default="", help="The zone that the client says it is in.")
 @click.option("--client", default="", help="The id that the client sends, or its hash.")
-@_common
+@common
 def explain(zone: str, client: str, url: str, as_json: bool) -> int:
     """Say what a client would be answered now, and how each backend stands. Exit code 3: it would get none."""
-    got = _ask(url, "/api/v1/explain", zone=zone, client=client)
-    _print(got, _explanation(got), as_json=as_json)
+    got = ask(lambda: get(url, "/api/v1/explain", zone=zone, client=client))
+    show(got, _explanation(got), as_json=as_json)
     return 0 if got["chosen"] is not None else _NO_BACKEND
 
 
 for _each in (status, why, explain):
-    _each.help = f"{_each.help}\n\n{_TOKEN}"
+    _each.help = f"{_each.help}\n\n{TOKEN_HINT}"
 COMMANDS: Final = (status, why, explain)
 
 
-def _ask(url: str, path: str, **query: str) -> Json:
+def ask(call: Callable[[], Json]) -> Json:
+    """Return what a call of the master gives; one that fails ends the command with one line."""
     try:
-        return get(url, path, **query)
+        return call()
     except CallError as exc:
         raise click.ClickException(str(exc)) from exc
 
 
-def _print(got: Json, lines: Iterable[str], *, as_json: bool) -> None:
+def show(got: Json, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print what a master answered, or lines that tell it to people."""
     if as_json:
         click.echo(json.dumps(got))
         return

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from lambdamu.address import printable
 from master.tokens import Caller, TokensError
 from master.web.controls import Admin, ControlError, Controls
 from master.web.desk import Desk, wall
@@ -113,7 +114,7 @@ class _Api:
         if word not in list(Admin):
             raise HTTPException(404, "not found")
         if not any(member.backend.name == name for member in self._desk.pool):
-            raise HTTPException(404, "there is no such backend")
+            raise HTTPException(404, f"there is no backend {printable(name)}")
         wish, caller = _read_wish(await request.body()), _caller(request)
         controls = self._controls("the admin state of a backend cannot be changed here")
         try:

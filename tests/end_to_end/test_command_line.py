@@ -15,7 +15,22 @@ import pytest
 from tests.end_to_end.conftest import Stage, free_port, wait_until_up
 
 
-@pytest.mark.parametrize("command", [[], ["master"], ["check"], ["server"], ["client"], ["demo"], ["simulate"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        ["master"],
+        ["check"],
+        ["server"],
+        ["client"],
+        ["demo"],
+        ["simulate"],
+        ["drain"],
+        ["maint"],
+        ["reload"],
+        ["why"],
+    ],
+)
 def test_help_has_an_example(stage: Stage, command: list[str]) -> None:
     done = stage.run(*command, "--help")
     assert done.returncode == 0

@@ -136,7 +136,7 @@ async def test_a_change_goes_to_the_controls_with_who_and_why_and_is_an_event(si
         ("/api/v1/backends/b1/drain", {"reason": "x", "until_s": True}, 400, "until_s"),
         ("/api/v1/backends/b1/drain", {"reason": "x", "more": 1}, 400, "not known"),
         ("/api/v1/backends/b1/drain", [], 400, "object"),
-        ("/api/v1/backends/b2/drain", {"reason": "x"}, 404, "no such backend"),
+        ("/api/v1/backends/b2/drain", {"reason": "x"}, 404, "no backend b2"),
         ("/api/v1/backends/b1/dance", {"reason": "x"}, 404, "not found"),
         ("/api/v1/backends/b1/drain", {"reason": "x"}, 409, "the last one"),
         ("/api/v1/reload", {}, 409, "the last one"),

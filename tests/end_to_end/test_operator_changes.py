@@ -1,0 +1,102 @@
+"""`lambdamu drain`, `maint`, `ready` and `reload` against a real master."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.end_to_end.conftest import Stage, free_port, named, wait_for_port, wait_until_up
+
+FAST = "[probe]\ninterval_s = 0.2\ntimeout_s = 0.2\nstale_after_s = 0.6\n[choice]\nfirst_round_s = 0\n"
+
+
+class Scene:
+    """A master of two backends with 7 users each, and its file."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.ports = [stage.server("--users", "7")[1] for _ in range(2)]
+        http = free_port()
+        self.state = stage.folder / f"state-{http}.sqlite"
+        self.extra = f'{FAST}[http]\nlisten = "127.0.0.1:{http}"\n[state]\nfile = "{self.state}"\n'
+        self.url = f"http://127.0.0.1:{http}"
+        self.master, self.clients = stage.master(*self.ports, text=self.extra)
+        wait_for_port(http, self.master)
+        wait_until_up(self.master, 2)
+
+    def run(self, *command: str) -> tuple[int, str]:
+        done = self.stage.run(*command, "--url", self.url)
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stdout + done.stderr
+
+    def name(self, i: int) -> str:
+        return f"127.0.0.1:{self.ports[i]}"
+
+    def states(self) -> dict[str, str]:
+        got = json.loads(self.stage.run("status", "--json", "--url", self.url).stdout)
+        return {row["name"]: row["state"] for row in got["backends"]}
+
+    def named(self, times: int = 20) -> set[int | None]:
+        return {named(self.clients) for _ in range(times)}
+
+
+@pytest.fixture
+def scene(stage: Stage) -> Iterator[Scene]:
+    yield Scene(stage)
+    stage.end()
+
+
+def test_nobody_is_sent_to_a_drained_backend_and_everybody_again_when_it_is_ready(scene: Scene) -> None:
+    first, second = scene.ports
+    code, said = scene.run("drain", scene.name(0), "--reason", "upgrade")
+    assert (code, said.startswith(f"{scene.name(0)} is drain, ")) == (0, True)
+    assert scene.named() == {second}
+    assert scene.run("status")[1].count("drain by local: upgrade") == 1
+    assert scene.run("ready", scene.name(0), "--reason", "done")[0] == 0
+    assert scene.named(60) == {first, second}
+
+
+def test_a_drain_that_waits_says_how_many_are_left_and_gives_up_at_its_deadline(scene: Scene) -> None:
+    code, said = scene.run("drain", scene.name(0), "--reason", "upgrade", "--wait", "--to", "3", "--deadline", "1")
+    assert code == 4
+    assert f"7 users on {scene.name(0)}" in said
+    code, said = scene.run("drain", scene.name(0), "--reason", "upgrade", "--wait", "--to", "7")
+    assert (code, said) == (0, f"{scene.name(0)} is drain, 7 users\n")
+
+
+def test_what_operators_want_outlives_the_master(scene: Scene) -> None:
+    assert scene.run("maint", scene.name(1), "--reason", "disk", "--for", "3600")[0] == 0
+    scene.master.signal(signal.SIGTERM)
+    assert scene.master.wait() == 0
+    again, scene.clients = scene.stage.master(*scene.ports, text=scene.extra)
+    wait_until_up(again, 1)
+    assert scene.states() == {scene.name(0): "ready", scene.name(1): "maint"}
+    assert scene.named() == {scene.ports[0]}
+
+
+def test_a_reload_takes_in_the_whole_file_or_nothing_of_it(scene: Scene) -> None:
+    path = scene.stage.folder / f"pool-{scene.clients}.toml"
+    before = path.read_text()
+    _, third = scene.stage.server("--users", "0")
+    path.write_text(f'{before}[[backend]]\nhost = "127.0.0.1"\nport = {third}\n')
+    code, said = scene.run("reload")
+    assert (code, f"127.0.0.1:{third}" in said) == (0, True)
+    end = time.monotonic() + 10
+    while third not in scene.named():
+        assert time.monotonic() < end
+    path.write_text(before.replace("interval_s = 0.2", "interval_s = true"))
+    code, said = scene.run("reload")
+    assert code == 1
+    assert "interval_s" in said
+    assert third in scene.named(60)
+
+
+@pytest.mark.parametrize("command", [["drain", "nobody", "--reason", "x"], ["maint", "nobody", "--reason", "x"]])
+def test_a_backend_that_is_not_there_is_named(scene: Scene, command: list[str]) -> None:
+    code, said = scene.run(*command)
+    assert code == 1
+    assert "nobody" in said
