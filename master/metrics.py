@@ -85,9 +85,10 @@ class Metrics(Collector):
         """Show how many connections of operators were turned away, from now on."""
         self._http_refused = refused
 
-    def probed(self, name: str, failure: LinkError | None) -> None:
+    def probed(self, name: str, failure: LinkError | None, took_s: float) -> None:
         if failure is None:
             self.probes[name] += 1
+            self.probe_s[name] += took_s
         else:
             self.failures[name] += 1
             self.faults[LinkFault(failure.why)] += 1

@@ -253,7 +253,7 @@ class Monitor(ChildMachine):
         self._step = _Step.HOLDING
         state = self._pool.record_report(now, self._rng, self.name, count, self._asked_at, (address.host, address.port))
         self._report_state(state, None)
-        self._observer.probed(self.name, None)
+        self._observer.probed(self.name, None, now - self._asked_at)
         self._wait_until(self._ticks.next)
         question = self._talk.question()
         if question is not None:
@@ -268,7 +268,7 @@ class Monitor(ChildMachine):
             self._disconnect()
 
     def _fail(self, now: float, why: LinkError) -> None:
-        self._observer.probed(self.name, why)
+        self._observer.probed(self.name, why, 0.0)
         self._report_state(self._pool.record_failure(now, self.name), why)
         self._disconnect()
         self._wait_until(self._ticks.next)

@@ -54,7 +54,7 @@ class Node(LogicalMachine):
         self.metrics = Metrics([backend.name for backend in config.backends], config.limits.connections)
         self.pool = make_pool(config)
         self.events = EventLog()
-        observer = Observer(self.metrics, log, self.events, self.pool)
+        observer = Observer(self.metrics, log, self.events)
         self.answers = AnswerLog()
         self.metrics.watch(self.pool)
         self.master = Master(self.pool, _answers(config.master), rng, observer, self.answers)

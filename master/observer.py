@@ -13,8 +13,7 @@ from lambdamu.errors import LinkError
 from lambdamu.messages import Code, Result
 from lambdamu.tcp_server import Ending, PortObserver
 from master.core.ejection import Verdict
-from master.core.health import Said
-from master.core.pool import Pool, State
+from master.core.pool import State
 from master.event_log import EventLog
 from master.log import Throttle
 from master.metrics import Metrics
@@ -41,11 +40,10 @@ class _Change:
 class Observer(PortObserver, ProbeObserver):
     """Counts what happens, and logs what changes: not every change of a restless backend, but always its last one."""
 
-    def __init__(self, metrics: Metrics, log: Logger, events: EventLog | None = None, pool: Pool | None = None) -> None:
+    def __init__(self, metrics: Metrics, log: Logger, events: EventLog | None = None) -> None:
         self._metrics = metrics
         self._log = log
         self._events = events if events is not None else EventLog()
-        self._pool = pool
         self.whys: dict[str, str] = {}
         """Why backends do not work, by name, in the words of the last failed probe."""
         self._resources = Throttle(_RESOURCES_LOG_S)
@@ -83,17 +81,8 @@ class Observer(PortObserver, ProbeObserver):
         if held is not None:
             self._log.error("cannot_accept", error=error.strerror, left_out=held)
 
-    def probed(self, name: str, failure: LinkError | None) -> None:
-        self._metrics.probed(name, failure)
-        if failure is None and self._pool is not None:
-            report = self._pool[name].report
-            if report is not None:
-                self._metrics.probe_s[name] += trio.current_time() - report.asked_at
-
-    def said(self, name: str, said: Said) -> None:
-        if said.drain != (name in self._draining):
-            self._draining ^= {name}
-            self._log.info("backend_drains" if said.drain else "backend_drains_no_more", backend=name)
+    def probed(self, name: str, failure: LinkError | None, took_s: float) -> None:
+        self._metrics.probed(name, failure, took_s)
 
     def became(self, name: str, state: State, why: LinkError | None) -> None:
         now = trio.current_time()

@@ -18,8 +18,8 @@ from master.probe import Questions
 class ProbeObserver:
     """Hears what the probes find; this one does nothing with it."""
 
-    def probed(self, name: str, failure: LinkError | None) -> None:
-        """A probe ended, well or with `failure`."""
+    def probed(self, name: str, failure: LinkError | None, took_s: float) -> None:
+        """A probe ended, well or with `failure`; `took_s`: from the question to the report, if there is one."""
 
     def became(self, name: str, state: State, why: LinkError | None) -> None:
         """A backend went over from working to not working or back, or does not work for another reason than before.

@@ -98,7 +98,7 @@ class Candidates:
             # has just come back, and would get everybody.
             first = level.every.first_parked()
             if first is not None:
-                return first[3], Reason.EARLIEST
+                return self._earliest_near(level, first[3], now, zone), Reason.EARLIEST
         return None
 
     def take(self, member: Member, now: float, expected: float, rng: random.Random) -> None:
@@ -173,6 +173,11 @@ class Candidates:
             return home, Reason.IN_ZONE
         self._passed = passed
         return best, Reason.SPILLED
+
+    def _earliest_near(self, level: Level[Member], first: Member, now: float, zone: str) -> Member:
+        """Return the one that is due first in the zone of the client, unless the load there is too high."""
+        home = level.zones[zone].first_parked() if zone and zone in level.zones else None
+        return home[3] if home is not None and self._close(home[3], first, now) else first
 
     def _close(self, home: Member, best: Member, now: float) -> bool:
         """Whether the load of `home` is not too much higher; one client more never is."""

@@ -170,7 +170,7 @@ class Seen(ProbeObserver):
         self.changes: list[tuple[float, bool, str]] = []
         self.words: list[Said] = []
 
-    def probed(self, name: str, failure: LinkError | None) -> None:
+    def probed(self, name: str, failure: LinkError | None, took_s: float) -> None:
         if failure is None:
             self.good += 1
         else:

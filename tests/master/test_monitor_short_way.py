@@ -125,7 +125,7 @@ class Seen(ProbeObserver):
     def __init__(self, log: Log) -> None:
         self._log = log
 
-    def probed(self, name: str, failure: LinkError | None) -> None:
+    def probed(self, name: str, failure: LinkError | None, took_s: float) -> None:
         self._log.append((trio.current_time(), "probed", failure and (failure.why, str(failure))))
 
     def became(self, name: str, state: State, why: LinkError | None) -> None:

@@ -114,7 +114,7 @@ async def test_every_series_is_there_before_anything_happens() -> None:
         ("lambdamu_connections_ended_total", {"how": "reset"}),
     ):
         assert sample(metrics.registry, name, **labels) == 0
-    metrics.probed("b0", LinkError("refused", "it refused"))
+    metrics.probed("b0", LinkError("refused", "it refused"), 0.0)
     assert sample(metrics.registry, "lambdamu_probe_faults_total", why="refused") == 1
     assert sample(Metrics(["b0"], 5).registry, "lambdamu_probe_faults_total", why="refused") == 0
 

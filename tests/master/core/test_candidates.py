@@ -134,6 +134,20 @@ def test_a_zone_whose_backends_have_been_given_enough_spills_over_to_those_who_h
     assert bench.ask("a")[1] is Reason.EARLIEST
 
 
+def test_in_its_slow_start_a_pool_still_sends_clients_to_their_zone() -> None:
+    rng = random.Random(1)
+    backends = [Backend(f"b{i}", zone="ab"[i % 2]) for i in range(6)]
+    pool = Pool(backends, HealthPolicy(stale_after_s=1e9), LoadPolicy())
+    for backend in backends:
+        pool.record_report(0.0, rng, backend.name, 100, 0.0, PROBED)
+    home = 0
+    for i in range(1000):
+        answer = pool.assign(1.0 + i / 50, rng, Ask(zone="ab"[i % 2]))
+        assert isinstance(answer, Assignment)
+        home += pool[answer.place.name].backend.zone == "ab"[i % 2]
+    assert home > 950
+
+
 def test_one_client_more_is_never_too_much_for_a_zone() -> None:
     bench = zoned()
     bench.report(a1=0, a2=1, b1=0, n=0)
