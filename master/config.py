@@ -3,6 +3,8 @@
 Every default, unit and bound of the project stands here and nowhere else, except the defaults of `PortLimits`, which
 belong to the port. `master.config_file` reads a file into these classes and applies the bounds;
 `master.config_notes` says in words what a configuration means.
+
+The file is longer than a page because it is one list: every key that there is, with its default and its bounds.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from master.config import Mode
 from master.core.pool import State, Wish
 from master.load_talk import LoadTalk
 from master.probe import Probe, is_answer
-from master.probing import ProbeObserver, Probing
+from master.probing import ProbeObserver, Probing, as_link_error
 from master.usual_answer import UsualAnswer
 
 
@@ -200,7 +200,7 @@ class Monitor(ChildMachine):
 
     def received(self, now: float, data: bytes) -> None:
         usual = None
-        if self._step is _Step.ASKING and not self._decoder.pending:
+        if self._step is _Step.ASKING and self._probe.count is None and not self._decoder.pending:
             usual = self._usual[self._probe.needs_task]
             count = usual.count_in(data)
             if count is not None:
@@ -218,7 +218,7 @@ class Monitor(ChildMachine):
                 if self._link.address is None:
                     return  # all that was wanted of this connection
         except (LinkError, RemoteProtocolError) as exc:
-            self.broken(now, _as_link_error(exc))
+            self.broken(now, as_link_error(exc))
 
     def broken(self, now: float, why: LinkError) -> None:
         """Hear that the connection is of no more use: a failure of the probe under way, else news of the backend."""
@@ -298,9 +298,3 @@ class Monitor(ChildMachine):
 def _on_grid(interval_s: float, grid_s: float) -> float:
     """Return the longest whole multiple of the grid in an interval: ticks on the grid are no further apart then."""
     return math.floor(interval_s / grid_s + _ROUNDING) * grid_s if grid_s else interval_s
-
-
-def _as_link_error(exc: LinkError | RemoteProtocolError) -> LinkError:
-    if isinstance(exc, LinkError):
-        return exc
-    return LinkError(LinkFault.NOT_THE_PROTOCOL, str(exc))

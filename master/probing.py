@@ -7,7 +7,8 @@ import random
 import attrs
 
 from lambdamu.datapack import WireLimits
-from lambdamu.errors import LinkError
+from lambdamu.errors import LinkError, RemoteProtocolError
+from lambdamu.messages import LinkFault
 from lambdamu.poller import Poller
 from master.config import ProbePolicy
 from master.core.health import Said
@@ -42,3 +43,9 @@ class Probing:
     poller: Poller
     rng: random.Random
     observer: ProbeObserver
+
+
+def as_link_error(exc: LinkError | RemoteProtocolError) -> LinkError:
+    if isinstance(exc, LinkError):
+        return exc
+    return LinkError(LinkFault.NOT_THE_PROTOCOL, str(exc))

@@ -112,14 +112,14 @@ class Candidates:
         if self._pairs and self._passed is not None:
             self._move(self._passed, x, expected, rng)
 
-    def find_and_take(self, now: float, expected: float, rng: random.Random) -> Found | None:
-        """Do `find` for a client of no zone, and `take`.
+    def find_and_take(self, now: float, expected: float, rng: random.Random, zone: str = "") -> Found | None:
+        """Do `find` and `take`.
 
-        For `least_load` both are written out: `Reservations.add`, `Permits.take`, the key, `_put`. Every plain ask
-        comes by here, and each of those calls would be as dear as what it does: together a tenth of an ask.
+        For `least_load` and no zone both are written out: `Reservations.add`, `Permits.take`, the key, `_put`. Every
+        plain ask comes by here, and each of those calls would be as dear as what it does: together a tenth of an ask.
         """
-        if not self._by_load:
-            found = self.find(now, expected, "")
+        if zone or not self._by_load:
+            found = self.find(now, expected, zone)
             if found is not None:
                 self.take(found[0], now, expected, rng)
             return found

@@ -53,18 +53,18 @@ class Pool(Standing):
         expected = self._count_ask(now)
         if self.roll.closed is not None:
             return self._refuse(self.roll.closed)
-        found = self._again(now, ask.client) or self._candidates.find(now, expected, ask.zone)
+        again = self._again(now, ask.client)
+        found = again or self._candidates.find_and_take(now, expected, rng, ask.zone)
         if found is None:
             return self._refuse(Reason.NO_CANDIDATE)
         member, why = found
         others = self._candidates.others(member, ask.alternates) if ask.alternates else []
-        alternates = tuple(other.place(ask.family) for other in others)
-        if why is Reason.AGAIN:
+        if again is not None:
             self._answers[why] += 1
         else:
-            self._candidates.take(member, now, expected, rng)
             self._taken(member, now, why)
             self._note(member, now, rng, ask.client, others)
+        alternates = tuple(other.place(ask.family) for other in others)
         return Assignment(member.place(ask.family), alternates, Reason.LAST_KNOWN if self._last_known else why)
 
     def pick(self, now: float, rng: random.Random) -> Member | None:

@@ -255,7 +255,12 @@ NEWS_LIKE_AN_ANSWER = Answer(USUAL.auth, BEGUN_NEWS + USUAL.count, cuts=(len(BEG
 """A usual answer stands where the rest of the news is due: it is what they say."""
 
 
+COUNT_BEFORE_AN_ANSWER = Answer(USUAL.auth + USUAL.count, USUAL.count, cuts=(len(USUAL.count),), swapped=True)
+"""A count has come already when the rest looks like a usual answer: the first count is the one that counts."""
+
+
 @example([USUAL, USUAL, USUAL, NEWS_LIKE_AN_ANSWER], ["at once"], Mode.HOLD)
+@example([USUAL, attrs.evolve(COUNT_BEFORE_AN_ANSWER, count=msgpack.packb([count_of(7)]))], ["at once"], Mode.RECONNECT)
 @settings(deadline=None, max_examples=60)
 @given(st.lists(plain | answers, min_size=1, max_size=8), opens, st.sampled_from(Mode))
 def test_the_short_way_changes_nothing(script: list[Answer], opens: list[str], mode: Mode) -> None:

@@ -69,12 +69,13 @@ async def test_others_work_while_many_lines_are_rendered() -> None:
             await trio.lowlevel.checkpoint()
             longest = max(longest, time.thread_time() - before)
 
+    began = time.thread_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch)
         text = await render(node.metrics.registry, openmetrics=False)
         nursery.cancel_scope.cancel()
     assert text.count(b"\n") > 20_000
-    assert longest < 0.02  # measured: 3 ms; the whole takes some 80
+    assert longest < (time.thread_time() - began) / 4  # measured: 3 of some 80 ms
 
 
 class Counting(Some):
