@@ -13,6 +13,7 @@ from lambdamu.errors import LinkError
 from lambdamu.messages import Code, Result
 from lambdamu.tcp_server import Ending, PortObserver
 from master.core.ejection import Verdict
+from master.core.health import Said
 from master.core.pool import State
 from master.event_log import EventLog
 from master.log import Throttle
@@ -83,6 +84,11 @@ class Observer(PortObserver, ProbeObserver):
 
     def probed(self, name: str, failure: LinkError | None, took_s: float) -> None:
         self._metrics.probed(name, failure, took_s)
+
+    def said(self, name: str, said: Said) -> None:
+        if said.drain != (name in self._draining):
+            self._draining ^= {name}
+            self._log.info("backend_drains" if said.drain else "backend_drains_no_more", backend=name)
 
     def became(self, name: str, state: State, why: LinkError | None) -> None:
         now = trio.current_time()
