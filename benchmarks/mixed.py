@@ -9,7 +9,7 @@ from typing import Any, Final
 from benchmarks.clients import Fakes, Load, Watched, ask, idle_clients, slow_clients, start_fakes, watch
 from benchmarks.figures import Samples
 from benchmarks.peers import ASK, Ours, Server
-from benchmarks.probes import GAP_NOTE
+from benchmarks.probes import GAP_COLUMNS, GAP_NOTE, gaps
 from benchmarks.report import Benchmark, Column, attempt
 from benchmarks.stage import Stage
 
@@ -72,13 +72,7 @@ def _cores(watched: Watched) -> dict[str, float]:
 
 
 def _probes(fakes: Fakes, server: Server, down: int) -> dict[str, float]:
-    saw = fakes.since()
-    return {
-        "off_p99_ms": saw["off_p99_us"] / 1000,
-        "late_p99_ms": saw["late_p99_us"] / 1000,
-        "longest_s": saw["longest_us"] / 1e6,
-        "down": server.running.events("backend_down") - down,
-    }
+    return gaps(fakes.since()) | {"down": server.running.events("backend_down") - down}
 
 
 def _crowd(told: dict[str, dict[str, Any]]) -> dict[str, float]:
@@ -102,10 +96,7 @@ MIXED: Final = Benchmark(
         Column("p99_ms", "p99 ms", 1),
         Column("max_ms", "max ms", 1),
         Column("errors", "errors"),
-        Column("off_p99_ms", "|gap - 1 s| p99 ms", 1),
-        Column("late_p99_ms", "late p99 ms", 1),
-        Column("longest_s", "longest gap s", 2),
-        Column("down", "went down"),
+        *GAP_COLUMNS,
         Column("server_core", "server core %", 1),
         Column("others_core", "others on it %", 1),
         Column("idle_lost", "idle lost"),

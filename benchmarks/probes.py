@@ -17,6 +17,12 @@ _SETTLE_S: Final = 3.0
 _FEW: Final = 1000
 _MANY: Final = 10000
 
+GAP_COLUMNS: Final = (
+    Column("off_p99_ms", "|gap - 1 s| p99 ms", 1),
+    Column("late_p99_ms", "late p99 ms", 1),
+    Column("longest_s", "longest gap s", 2),
+    Column("down", "went down"),
+)
 GAP_NOTE: Final = "gaps are seen at the backends; late: beyond 1 s. Ours moves its ticks a little by chance"
 
 
@@ -54,6 +60,13 @@ def _figures(saw: dict[str, Any], watched: Watched) -> dict[str, float]:
         "core": watched.server_core,
         "others_core": watched.others_core,
         "seen": saw["seen"],
+        **gaps(saw),
+    }
+
+
+def gaps(saw: dict[str, Any]) -> dict[str, float]:
+    """Return how far the probes of each backend were apart, as the fakes saw it: the figures of `GAP_COLUMNS`."""
+    return {
         "off_p99_ms": saw["off_p99_us"] / 1000,
         "late_p99_ms": saw["late_p99_us"] / 1000,
         "longest_s": saw["longest_us"] / 1e6,
@@ -69,10 +82,7 @@ PROBES: Final = Benchmark(
         Column("core", "server core %", 1),
         Column("others_core", "others on it %", 1),
         Column("seen", "backends asked"),
-        Column("off_p99_ms", "|gap - 1 s| p99 ms", 1),
-        Column("late_p99_ms", "late p99 ms", 1),
-        Column("longest_s", "longest gap s", 2),
-        Column("down", "went down"),
+        *GAP_COLUMNS,
     ),
     _measure,
     compared="cpu_s_per_1000",

@@ -253,15 +253,19 @@ class Conversations(Port):
         if connection.out:
             connection.out += data
             return
+        sent = self._offer(connection, data)
+        if sent < len(data) and connection.fd >= 0:
+            self._keep(connection, data, sent)
+
+    def _offer(self, connection: Connection, data: bytes | bytearray) -> int:
+        """Return how many bytes the peer takes now; one that is gone takes none, and has ended."""
         try:
-            sent = os.write(connection.fd, data)
+            return os.write(connection.fd, data)
         except BlockingIOError:
-            sent = 0
+            return 0
         except OSError:
             self._end(connection, Ending.RESET)
-            return
-        if sent < len(data):
-            self._keep(connection, data, sent)
+            return 0
 
     def _send_answered(self) -> None:
         """Do what `_send` does for many, written out: here most of all answers go."""
@@ -271,7 +275,7 @@ class Conversations(Port):
             if connection.fd < 0:
                 continue
             if connection.out:
-                connection.out += data
+                self._send(connection, data)
                 continue
             try:
                 sent = write(connection.fd, data)
@@ -293,7 +297,9 @@ class Conversations(Port):
         """Send more of what was kept; when that is all, go on where the answers stopped."""
         out, connection.out = connection.out, None
         if out:
-            self._send_rest(connection, out)
+            rest = out[self._offer(connection, out) :]
+            if rest and connection.fd >= 0:
+                connection.out = rest
         if connection.fd < 0 or connection.out:
             return
         self._all.sent(connection)
@@ -305,17 +311,6 @@ class Conversations(Port):
             self._go_on(connection)
         else:
             self._settle(connection)
-
-    def _send_rest(self, connection: Connection, out: bytearray) -> None:
-        try:
-            sent = os.write(connection.fd, out)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self._end(connection, Ending.RESET)
-            return
-        if sent < len(out):
-            connection.out = out[sent:]
 
     # Waiting, and ending
 

@@ -122,10 +122,7 @@ class TCPLink:
         self._looking_up = False
         self._others = []
         self._unsent = b""
-        if self._socket is not None:
-            self._poller.forget(self._socket)
-            self._socket.close()
-            self._socket = None
+        self._drop_socket()
 
     def why_not_connected(self) -> LinkError:
         if self._looking_up:

@@ -1,10 +1,8 @@
 """What the operator decides, as frozen values named like the keys of the configuration file.
 
 Every default, unit and bound of the project stands here and nowhere else, except the defaults of `PortLimits`, which
-belong to the port. `master.config_file` reads a file into these classes and applies the bounds;
-`master.config_notes` says in words what a configuration means.
-
-The file is longer than a page because it is one list: every key that there is, with its default and its bounds.
+belong to the port, and of `ChoicePolicy`, which belong to the pool. `master.config_file` reads a file into these
+classes and applies the bounds; `master.config_notes` says in words what a configuration means.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import attrs
 
 from lambdamu.address import MAX_PORT, Address
 from lambdamu.tcp_server import PortLimits
-from master.core.choice import Panic, Policy
+from master.core.choice import ChoicePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,27 +71,13 @@ class ProbePolicy:
 
 
 @attrs.frozen
-class ChoiceConfig:
-    """Which backend a client is sent to."""
+class ChoiceConfig(ChoicePolicy):
+    """Which backend a client is sent to: the policy of the choice, and what load is reckoned by."""
 
-    policy: Policy = Policy.LEAST_LOAD
     session_s: float | None = None
     """How long a user stays on the average; None: learned from the reports."""
     masters: int = 1
     """How many masters share the clients evenly, this one included."""
-    join_cap: float = 3.0
-    """A backend is given at most so many times its fair share, as long as others can take the clients."""
-    slack: float = 1.0
-    """How many expected asks late a permit may be taken and still count as taken in time."""
-    slow_start_s: float = 60.0
-    """A backend that came gets a tenth of its share at first, and the whole of it after this."""
-    zone_slack: float = 0.2
-    """A client stays in its zone while the load there is at most this part higher than elsewhere."""
-    panic_threshold: float = 0.0
-    """Fewer working backends than this part of the pool are too few."""
-    panic: Panic = Panic.REFUSE
-    first_round_s: float = 3.0
-    """At the start, wait so long at most until each backend has been probed once."""
 
 
 @attrs.frozen

@@ -2,6 +2,8 @@
 
 Backends, the master and the clients are separate processes of the same command line that an operator uses. Clients
 come in waves. A wave that begins once the bound has passed after the kill must not name the dead backend.
+
+It is longer than a page because it is one story, told from its start to its end.
 """
 
 from __future__ import annotations

@@ -23,10 +23,11 @@ from lambdamu.messages import Batch, LinkFault
 from lambdamu.tcp_link import Link
 from lambdamu.timer import Ticks
 from master.config import Mode
+from master.core.member import WORKING
 from master.core.pool import State, Wish
 from master.load_talk import LoadTalk
 from master.probe import Probe, is_answer
-from master.probing import ProbeObserver, Probing, as_link_error
+from master.probing import Probing, as_link_error
 from master.usual_answer import UsualAnswer
 
 
@@ -45,14 +46,12 @@ class _Step(Enum):
     HOLDING = 3
 
 
-__all__ = ["Monitor", "ProbeObserver", "Probing"]
-
 _JITTER: Final = 0.01
 """Each tick is moved by up to this part of the period."""
 _RENEW_FROM: Final = 0.75
 _ROUNDING: Final = 1e-6
 """The quotient of an interval that is a multiple of the grid differs from a whole number in its last bits."""
-_WORKING: Final = frozenset({State.READY, State.FULL, State.NO_WEIGHT, State.DRAIN})
+_WORKING: Final = WORKING | {State.DRAIN}
 
 
 class Monitor(ChildMachine):

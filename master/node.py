@@ -28,10 +28,11 @@ from master.core.pool import Admin, State
 from master.event_log import EventLog
 from master.log import Throttle
 from master.metrics import Metrics
-from master.monitor import Monitor, Probing
+from master.monitor import Monitor
 from master.observer import CHANGE_LOG_S, CHANGES_AT_ONCE, Logger, Observer
 from master.pool_config import make_backend, make_health, make_pool
 from master.probe import Questions
+from master.probing import Probing
 from master.reload import Difference, compare
 from master.service import AnswerPolicy, Master
 

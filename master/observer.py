@@ -18,7 +18,7 @@ from master.core.pool import State
 from master.event_log import EventLog
 from master.log import Throttle
 from master.metrics import Metrics
-from master.monitor import ProbeObserver
+from master.probing import ProbeObserver
 
 _RESOURCES_LOG_S: Final = 10.0
 CHANGES_AT_ONCE: Final = 6

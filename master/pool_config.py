@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from master.config import BackendConfig, ChoiceConfig, Config, ProbePolicy
+from master.config import BackendConfig, Config, ProbePolicy
 from master.core.backend import Backend
-from master.core.choice import ChoicePolicy
 from master.core.ejection import EjectionPolicy
 from master.core.health import HealthPolicy
 from master.core.load import LoadPolicy
@@ -18,7 +17,7 @@ def make_pool(config: Config) -> Pool:
         map(make_backend, config.backends),
         make_health(config.probe),
         LoadPolicy(master.connect_s, master.reservation_s, session_s=choice.session_s, masters=choice.masters),
-        make_choice(choice),
+        choice,
         EjectionPolicy(
             reservation_s=master.reservation_s,
             window_s=breaker.window_s,
@@ -40,20 +39,6 @@ def make_backend(backend: BackendConfig) -> Backend:
         zone=backend.zone,
         advertise=tuple((address.host, address.port) for address in backend.advertise),
         priority=backend.priority,
-    )
-
-
-def make_choice(choice: ChoiceConfig) -> ChoicePolicy:
-    """Return how a backend is chosen, as it is configured."""
-    return ChoicePolicy(
-        policy=choice.policy,
-        join_cap=choice.join_cap,
-        slack=choice.slack,
-        slow_start_s=choice.slow_start_s,
-        zone_slack=choice.zone_slack,
-        panic_threshold=choice.panic_threshold,
-        panic=choice.panic,
-        first_round_s=choice.first_round_s,
     )
 
 

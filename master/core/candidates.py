@@ -66,7 +66,7 @@ class Candidates:
         if member.stamp:
             self._put(member, expected)
 
-    def enter(self, member: Member, now: float, expected: float, rng: random.Random | None = None) -> None:
+    def enter(self, member: Member, now: float, expected: float) -> None:
         """Give a member its place by what is known of it now; it may be a candidate already."""
         if not member.stamp:
             member.level.enlisted(member.backend.weight)
@@ -74,8 +74,6 @@ class Candidates:
             member.permits.turn = max(member.permits.turn, member.level.first_turn(expected))
         elif member.permits.grows:
             member.permits.grow(now, expected, member.level.first_turn(expected))
-        if rng is not None:
-            member.tie = rng.random()
         if self._by_load:
             member.key = least_load(member, self._clock.at(now))
         self._put(member, expected)

@@ -116,7 +116,7 @@ class Reservations:
     def add(self, now: float, x: float) -> None:
         """Note one that is made `now`, which is `x` in mean sessions."""
         self.total += 1
-        self.own = self.own * math.exp(self.own_at - x) + 1
+        self.own = self.weigh(x) + 1
         self.own_at = x
         self.sent.append((now, x))
 

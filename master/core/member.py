@@ -75,10 +75,8 @@ class Member(Candidate):
 
     def load_at(self, x: float) -> float:
         """Do the same at `x` in mean sessions."""
-        load = self.reservations.policy.masters * self.reservations.weigh(x)
-        if self.report is not None:
-            load += self.report.count * math.exp(self.asked_x - x)
-        return load / self.backend.weight
+        reported, own = self.parts(x)
+        return (reported + own) / self.backend.weight
 
     def parts(self, x: float) -> tuple[float, float]:
         """Return what its load is made of at `x`: users by the report, and by own assignments of all masters."""

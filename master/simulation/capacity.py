@@ -8,7 +8,7 @@ import attrs
 
 from master.config import Config
 from master.core.pool import Spare
-from master.pool_config import make_backend, make_choice, make_pool
+from master.pool_config import make_backend, make_pool
 from master.simulation.masters import Progress, Setting, no_progress
 from master.simulation.sessions import SessionsSetting, run_sessions
 from master.simulation.spread import spread
@@ -67,5 +67,5 @@ def run_capacity(config: Config, capacity: CapacitySetting, progress: Progress =
     sessions = SessionsSetting.for_users(capacity.users, backends, capacity.session_s, config.probe.interval_s)
     crashes = [backend.name for backend in backends].index(spare.biggest)
     sessions = attrs.evolve(sessions, length_s=capacity.length_s, crash_at_s=capacity.length_s / 3, crashes=crashes)
-    setting = Setting(make_choice(config.choice), config.choice.masters, capacity.seed, config.choice.session_s)
+    setting = Setting(config.choice, config.choice.masters, capacity.seed, config.choice.session_s)
     return Carried(spare, unplaced, run_sessions(sessions, setting, progress))

@@ -17,8 +17,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from lambdamu.address import printable
+from master.core.admin import Wish
 from master.tokens import Caller, TokensError
-from master.web.controls import Admin, ControlError, Controls
+from master.web.controls import ControlError, Controls
 from master.web.desk import Desk, wall
 from master.web.exposition import OPENMETRICS, PROMETHEUS, Renderer, accepts_openmetrics
 from master.web.feed import Events, Feed
@@ -111,14 +112,14 @@ class _Api:
 
     async def set_admin(self, request: Request) -> Response:
         name, word = request.path_params["name"], request.path_params["state"]
-        if word not in list(Admin):
+        if word not in list(Wish):
             raise HTTPException(404, "not found")
         if not any(member.backend.name == name for member in self._desk.pool):
             raise HTTPException(404, f"there is no backend {printable(name)}")
         wish, caller = _read_wish(await request.body()), _caller(request)
         controls = self._controls("the admin state of a backend cannot be changed here")
         try:
-            controls.set_admin(name, Admin(word), caller.name, wish.reason, wish.until_s)
+            controls.set_admin(name, Wish(word), caller.name, wish.reason, wish.until_s)
         except ControlError as exc:
             raise HTTPException(409, str(exc)) from exc
         self._tell(f"{word} by {caller.name}: {wish.reason}", name)

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Protocol
 
 import attrs
 
 from lambdamu.errors import LambdaMuError
-
-
-class Admin(StrEnum):
-    """What an operator wants of a backend."""
-
-    READY = "ready"
-    DRAIN = "drain"
-    """No new clients, still probed."""
-    MAINT = "maint"
-    """Not probed either."""
+from master.core.admin import Wish
 
 
 @attrs.frozen
-class Wish:
+class Wanted:
     """What an operator wants of a backend, who, why, and until when in seconds of the wall clock, if not for good."""
 
-    state: Admin
+    state: Wish
     who: str
     reason: str
     until: float | None
@@ -38,11 +28,11 @@ class ControlError(LambdaMuError):
 class Controls(Protocol):
     """Changes a running master."""
 
-    def set_admin(self, name: str, state: Admin, who: str, reason: str, until_s: float | None) -> None:
+    def set_admin(self, name: str, state: Wish, who: str, reason: str, until_s: float | None) -> None:
         """Have the backend `name`, which is there, be as an operator wants: for `until_s` seconds, None for good."""
         ...
 
-    def wish(self, name: str) -> Wish | None:
+    def wish(self, name: str) -> Wanted | None:
         """Return what was wanted last of a backend; None when nobody has wanted anything."""
         ...
 

@@ -15,7 +15,7 @@ from master.core.pool import Pool, Reason
 from master.event_log import EventLog
 from master.metrics import Metrics
 from master.tokens import LOCAL, Caller, Tokens, load_tokens
-from master.web.controls import Controls, Wish
+from master.web.controls import Controls, Wanted
 
 
 @attrs.define(eq=False)
@@ -60,7 +60,7 @@ class Desk:
             return "no backend can take anyone"
         return None
 
-    def wish(self, name: str) -> Wish | None:
+    def wish(self, name: str) -> Wanted | None:
         return self.controls.wish(name) if self.controls is not None else None
 
 

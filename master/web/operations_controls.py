@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import trio
 
-from master.core import pool
+from master.core.admin import Wish
 from master.node import Node
 from master.operations import Operations
-from master.web.controls import Admin, ControlError, Wish
+from master.web.controls import ControlError, Wanted
 
 
 class OperationsControls:
@@ -21,16 +21,16 @@ class OperationsControls:
         self._node = node
         self._operations = operations
 
-    def set_admin(self, name: str, state: Admin, who: str, reason: str, until_s: float | None) -> None:
-        self._operations.set_admin(name, pool.Wish(state.value), who=who, why=reason, for_s=until_s)
+    def set_admin(self, name: str, state: Wish, who: str, reason: str, until_s: float | None) -> None:
+        self._operations.set_admin(name, state, who=who, why=reason, for_s=until_s)
 
-    def wish(self, name: str) -> Wish | None:
+    def wish(self, name: str) -> Wanted | None:
         now = trio.current_time()
         admin = self._node.pool[name].admin.at(now)
         if not admin.who:
             return None
         until = None if admin.until == math.inf else time.time() + admin.until - now
-        return Wish(Admin(admin.wish.value), admin.who, admin.why, until)
+        return Wanted(admin.wish, admin.who, admin.why, until)
 
     async def reload(self, who: str) -> Sequence[str]:
         reloaded = await self._operations.reload(who)

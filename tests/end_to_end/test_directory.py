@@ -1,4 +1,7 @@
-"""A master, backends and clients as real processes."""
+"""A master, backends and clients as real processes.
+
+The file is long because each scenario is a few lines over the same stage of real processes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Clients and a backend in other languages, as real processes, with a real master."""
+"""Clients and a backend in other languages, as real processes, with a real master.
+
+The file is long because every foreign peer goes through the same exchanges.
+"""
 
 from __future__ import annotations
 

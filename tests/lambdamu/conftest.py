@@ -1,6 +1,8 @@
 """A port under test, and who stands around it: a handler to order, an observer that keeps count, peers that speak.
 
 Nothing here knows how the port is built. A second implementation runs through the same tests as one more `port_class`.
+
+The file is long because both ports, and every kind of client of them, are made here, for many test files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The circuit breaker: what trips it, what does not, how long it stays open, and whom it lets through."""
+"""The circuit breaker: what trips it, what does not, how long it stays open, and whom it lets through.
+
+The file is long because each rule of the one breaker has its table here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The client that an application embeds, against masters and backends that listen on this machine."""
+"""The client that an application embeds, against masters and backends that listen on this machine.
+
+The file is long because every way in which a master or a backend fails is played to the one client.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One connection of a port, over streams in memory and in virtual time. Times are in seconds from the start."""
+"""One connection of a port, over streams in memory and in virtual time. Times are in seconds from the start.
+
+The file is long because each promise of a connection is held against both ports.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@ gets the answer to another question than its own.
 
 Time is virtual. A seed settles what each peer does and when it is tired of it; how the kernel and the tasks take turns
 it does not settle, so a failure that hangs on that may need its seed a few times over.
+
+The file is long because the clients, their steps and what must hold afterwards belong together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The bytes of every fixed message, as they stand on the wire of clients and backends that nobody will rewrite."""
+"""The bytes of every fixed message, as they stand on the wire of clients and backends that nobody will rewrite.
+
+The file is long because the bytes are written out.
+"""
 
 from __future__ import annotations
 

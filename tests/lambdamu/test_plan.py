@@ -1,4 +1,7 @@
-"""What a client does next, without a wire and without a clock."""
+"""What a client does next, without a wire and without a clock.
+
+The file is long because each situation of a client is a row or a test of the one plan.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The pollers: one contract, two ways to keep it. In virtual time; sockets of a pair carry bytes in no time."""
+"""The pollers: one contract, two ways to keep it. In virtual time; sockets of a pair carry bytes in no time.
+
+The file is long because the one contract is held against both pollers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The client's connection: each way in which it cannot be made, breaks, or brings nothing in time."""
+"""The client's connection: each way in which it cannot be made, breaks, or brings nothing in time.
+
+The file is long because each way in which a connection cannot be made or breaks is one test of the one client.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,7 @@ import errno
 import resource
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -22,11 +24,11 @@ from lambdamu.messages import Batch, LinkFault, Message
 from lambdamu.resolver import Resolver, SocketAddress
 from lambdamu.tcp_client import TCPClient
 from lambdamu.testing import MemoryStream, every_byte, memory_pair, virtual_clock
+from tests.lambdamu.sockets import PATIENCE_S, bound, deaf_listener, ipv4, listener
 
 PEER = Address("192.0.2.7", 7000)
 ANSWER = [Message("System", "Value", "UserCount", 7)]
 QUESTION = encode([Message("System", "Get", "UserCount")])
-PATIENCE_S = 30.0
 
 
 @pytest.fixture
@@ -47,38 +49,6 @@ class Known(Resolver):
         if self._clock is not None:
             self._clock.jump(self._takes_s)
         return self._addresses
-
-
-def ipv4(host: str, port: int) -> SocketAddress:
-    return socket.AF_INET, (host, port)
-
-
-@contextmanager
-def bound(host: str = "127.0.0.1", port: int = 0) -> Iterator[socket.socket]:
-    """A socket that has an address and does not listen: who connects there is refused."""
-    with socket.socket() as sock:
-        sock.bind((host, port))
-        yield sock
-
-
-@contextmanager
-def listener(host: str = "127.0.0.1", port: int = 0) -> Iterator[socket.socket]:
-    with bound(host, port) as sock:
-        sock.listen(16)
-        yield sock
-
-
-@contextmanager
-def deaf_listener() -> Iterator[socket.socket]:
-    """A listener with a full backlog: the kernel drops what asks for a connection, as a host that is off does."""
-    with ExitStack() as stack:
-        sock = stack.enter_context(bound())
-        sock.listen(0)
-        for _ in range(3):
-            waiting = stack.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(sock.getsockname())
-        yield sock
 
 
 async def connect(*addresses: SocketAddress, within_s: float = PATIENCE_S) -> TCPClient:

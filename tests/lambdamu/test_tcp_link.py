@@ -1,4 +1,7 @@
-"""The link over real sockets of this machine: each way in which it is made, fails, breaks, and is closed."""
+"""The link over real sockets of this machine: each way in which it is made, fails, breaks, and is closed.
+
+The file is long because each way in which a connection is made, breaks or is closed is one test of the one link.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import resource
 import socket
 import struct
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -21,9 +24,9 @@ from lambdamu.messages import LinkFault
 from lambdamu.poller import EpollPoller, Poller, TrioPoller
 from lambdamu.resolver import Resolver, SocketAddress
 from lambdamu.tcp_link import TCPLink
+from tests.lambdamu.sockets import PATIENCE_S, bound, deaf_listener, ipv4, listener
 
 GRID_S = 0.01
-PATIENCE_S = 30.0
 
 
 @pytest.fixture(
@@ -99,39 +102,6 @@ class Names(Resolver):
         if not self.addresses:
             raise LinkError(LinkFault.NO_ADDRESS, f"{host} has no address")
         return list(self.addresses)
-
-
-def ipv4(host: str, port: int) -> SocketAddress:
-    return socket.AF_INET, (host, port)
-
-
-@contextmanager
-def bound(host: str = "127.0.0.1", port: int = 0) -> Iterator[socket.socket]:
-    """A socket that has an address and does not listen: who connects there is refused."""
-    with socket.socket() as sock:
-        sock.bind((host, port))
-        yield sock
-
-
-@contextmanager
-def listener() -> Iterator[socket.socket]:
-    with bound() as sock:
-        sock.listen(16)
-        sock.settimeout(PATIENCE_S)
-        yield sock
-
-
-@contextmanager
-def deaf_listener() -> Iterator[socket.socket]:
-    """A listener with a full backlog: the kernel drops what asks for a connection, as a host that is off does."""
-    with ExitStack() as stack:
-        sock = stack.enter_context(bound())
-        sock.listen(0)
-        for _ in range(3):
-            waiting = stack.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(sock.getsockname())
-        yield sock
 
 
 def nobody_waits(sock: socket.socket) -> bool:

@@ -1,4 +1,7 @@
-"""The port over real sockets: who is let in, who is turned away, what bad peers and a short machine do to it."""
+"""The port over real sockets: who is let in, who is turned away, what bad peers and a short machine do to it.
+
+The file is long because each promise of a port is held against both of them.
+"""
 
 from __future__ import annotations
 

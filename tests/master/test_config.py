@@ -1,4 +1,7 @@
-"""The configuration: what is taken as it stands, and what is refused, in which words."""
+"""The configuration: what is taken as it stands, and what is refused, in which words.
+
+The file is long because every kind of fault in a file is a row of its tables.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The monitor of one backend, in virtual time, against a backend at the other end of memory streams."""
+"""The monitor of one backend, in virtual time, against a backend at the other end of memory streams.
+
+The file is long because the fake backend and each of its faults belong together.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,9 @@ from master.core.backend import Backend
 from master.core.health import HealthPolicy, Said
 from master.core.load import LoadPolicy
 from master.core.pool import Ask, Assignment, Pool, State
-from master.monitor import Monitor, ProbeObserver, Probing
+from master.monitor import Monitor
 from master.probe import Questions
+from master.probing import ProbeObserver, Probing
 
 TASK = Message("Auth", "Value", "TaskObject", "Task-1")
 Stream = trio.StapledStream[trio.abc.SendStream, trio.abc.ReceiveStream]

@@ -10,8 +10,8 @@ from lambdamu.datapack import DEFAULT_LIMITS
 from master.config import Mode
 from master.core.admin import READY, Admin, Wish
 from master.core.pool import State
-from master.monitor import Probing
 from master.probe import Questions
+from master.probing import Probing
 from tests.master.test_monitor import BOTH, Watched, autojump_clock, watched
 
 __all__ = ["autojump_clock"]

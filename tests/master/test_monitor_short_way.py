@@ -23,8 +23,9 @@ from master.core.backend import Backend
 from master.core.health import HealthPolicy
 from master.core.load import LoadPolicy
 from master.core.pool import Pool, State
-from master.monitor import Monitor, ProbeObserver, Probing
+from master.monitor import Monitor
 from master.probe import Questions
+from master.probing import ProbeObserver, Probing
 from master.usual_answer import UsualAnswer
 
 QUESTIONS = Questions.of("lambdamu-master", "master@localhost")

@@ -1,4 +1,7 @@
-"""Whom to believe of those who say that a backend failed them, and whom not to send anybody to because of it."""
+"""Whom to believe of those who say that a backend failed them, and whom not to send anybody to because of it.
+
+The file is long because each rule that stands in the way of an ejection has its tests here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The pool: whom it names, and when."""
+"""The pool: whom it names, and when.
+
+The file is long because each rule of the pool as a whole has its test here.
+"""
 
 from __future__ import annotations
 

@@ -15,8 +15,9 @@ import trio
 
 from lambdamu.address import Address
 from master.config import BackendConfig, ChoiceConfig, Config, HttpPolicy
+from master.core.admin import Wish
 from master.node import Node
-from master.web.controls import Admin, ControlError, Wish
+from master.web.controls import ControlError, Wanted
 from master.web.run import Web
 from master.web.server import DEADLINES, Deadlines, open_http_listeners
 
@@ -28,16 +29,16 @@ class FakeControls:
     """Notes what it is asked to do; refuses what `refuses` says."""
 
     refuses: str = ""
-    wishes: dict[str, Wish] = attrs.Factory(dict)
+    wishes: dict[str, Wanted] = attrs.Factory(dict)
     asked: list[tuple[Any, ...]] = attrs.Factory(list)
 
-    def set_admin(self, name: str, state: Admin, who: str, reason: str, until_s: float | None) -> None:
+    def set_admin(self, name: str, state: Wish, who: str, reason: str, until_s: float | None) -> None:
         if self.refuses:
             raise ControlError(self.refuses)
         self.asked.append((name, state, who, reason, until_s))
-        self.wishes[name] = Wish(state, who, reason, until_s)
+        self.wishes[name] = Wanted(state, who, reason, until_s)
 
-    def wish(self, name: str) -> Wish | None:
+    def wish(self, name: str) -> Wanted | None:
         return self.wishes.get(name)
 
     async def reload(self, who: str) -> Sequence[str]:

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from lambdamu.messages import DO_SEND_SERVER, MASTER, Command, Message
 from lambdamu.objects import Peer
 from master.answer_log import hash_of
-from master.web.controls import Admin
+from master.core.admin import Wish
 
 NASTY = 'a"b\\c/<é🐌>'
 
@@ -117,8 +117,8 @@ async def test_a_change_goes_to_the_controls_with_who_and_why_and_is_an_event(si
         assert (await here.http.post(path, json={"reason": "disk"})).status_code == 200
         assert (await here.http.post("/api/v1/reload", json={})).json() == {"changes": ["b9 is new"], "who": "local"}
         assert controls.asked == [
-            ("b1", Admin.DRAIN, "local", "kernel", 60.0),
-            (NASTY, Admin.MAINT, "local", "disk", None),
+            ("b1", Wish.DRAIN, "local", "kernel", 60.0),
+            (NASTY, Wish.MAINT, "local", "disk", None),
             ("reload", "local"),
         ]
         first = (await here.http.get("/api/v1/backends")).json()["backends"][0]

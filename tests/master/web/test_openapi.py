@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
+from master.core.admin import Wish
 from master.web.api import make_app
-from master.web.controls import Admin
 from master.web.openapi import DOCUMENT
 
 PAGE = {"/", "/page.js", "/page.css"}
@@ -21,7 +21,7 @@ async def test_each_route_is_in_the_document_and_no_other(site: Any) -> None:
         for route in make_app(here.web.desk, here.web.feed).routes:
             assert isinstance(route, Route)
             path = route.path.replace("{name:path}", "{name}")
-            paths = [path.replace("{state}", state) for state in Admin] if "{state}" in path else [path]
+            paths = [path.replace("{state}", state) for state in Wish] if "{state}" in path else [path]
             routes |= {(each, method) for each in paths for method in route.methods or () if method != "HEAD"}
     documented = {(path, method.upper()) for path, item in DOCUMENT["paths"].items() for method in item}
     assert documented == {(path, method) for path, method in routes if path not in PAGE}
