@@ -64,6 +64,10 @@ class Connection:
         self._active_at = trio.current_time()
         self._batch_began = self._active_at
         self._last_call = float("inf")
+        self._replied = 0
+        """Batches answered since bytes came last."""
+        self._owed_s = 0.0
+        """How long answers were owed since bytes came last: a wait of theirs, and not of ours."""
 
     async def converse(self) -> Ending:
         """Read, answer and write until one side has had enough."""
@@ -83,6 +87,8 @@ class Connection:
             except _Gone as gone:
                 return gone.how
             self._active_at = trio.current_time()
+            if self._replied:
+                self._server.observer.replied(self._replied, self._active_at - began - self._owed_s)
             # While we did not read, the peer could not end the batch that it has begun.
             self._batch_began += self._active_at - began
 
@@ -112,7 +118,7 @@ class Connection:
         return self._active_at + self._limits.idle_s, Ending.IDLE
 
     async def _serve(self, received: bytes) -> None:
-        now = trio.current_time()
+        now, self._replied, self._owed_s = trio.current_time(), 0, 0.0
         if not self._decoder.pending:
             self._batch_began = now
         for served, batch in enumerate(self._decoder.feed(received), 1):
@@ -131,11 +137,13 @@ class Connection:
             reply = self._server.handler.handle(message, now, self._peer)
             if isinstance(reply, Later):
                 answers += await self._owed(reply)
-                now = trio.current_time()
+                now, asked_at = trio.current_time(), now
+                self._owed_s += now - asked_at
             else:
                 answers += reply
         if answers:
             self._out += self._server.pack(answers)
+            self._replied += 1
 
     async def _owed(self, later: Later) -> Sequence[Message]:
         """Wait for an answer that is owed, reading ahead meanwhile, since only so a peer that leaves is noticed."""

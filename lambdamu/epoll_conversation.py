@@ -41,7 +41,7 @@ _OUT: Final = select.EPOLLOUT
 _BROKEN: Final = select.EPOLLERR | select.EPOLLHUP
 
 
-def _no_answer(_now: float, _family: Literal[4, 6]) -> bytes:
+def _no_answer(_now: float, _family: Literal[4, 6], _address: tuple[str, int]) -> bytes:
     return b""
 
 
@@ -58,6 +58,8 @@ class Conversations(Port):
         """Those with more to be answered in the next turn."""
         self._answered: list[tuple[Connection, bytes]] = []
         """Answers that go out together: then those who get them are not woken one by one, while we read."""
+        self._replied = 0
+        """Batches answered since the moment `_now`."""
         self._known: dict[bytes, Quick] = {}
         self._frequent = bytes(READ_BYTES + 1)
         """The question that was known last; at first one that is longer than all that is ever read at once."""
@@ -96,7 +98,7 @@ class Conversations(Port):
             # Most of all asks end here: what `_answer_frequent` does, in one piece.
             now = connection.active_at = self._now
             self._moved(connection.fd)
-            self._answered.append((connection, self._frequently(now, connection.family)))
+            self._answered.append((connection, self._frequently(now, connection.family, connection.address)))
         elif connection.ending is not None:
             self._throw_away(connection, len(data))
         elif not data:
@@ -112,8 +114,9 @@ class Conversations(Port):
         self._all.touch(connection, now)
         answers, at = [], 0
         while data.startswith(question, at):
-            answers.append(quick(now, connection.family))
+            answers.append(quick(now, connection.family, connection.address))
             at += len(question)
+        self._replied += len(answers)
         self._send(connection, b"".join(answers))
         if at < len(data) and connection.fd >= 0:
             self._feed(connection, data[at:])
@@ -200,6 +203,7 @@ class Conversations(Port):
                 return False
         if connection.answers:
             gathered.append(self.pack(connection.answers))
+            self._replied += 1
         connection.rest, connection.answers = None, []
         return True
 
@@ -270,6 +274,7 @@ class Conversations(Port):
     def _send_answered(self) -> None:
         """Do what `_send` does for many, written out: here most of all answers go."""
         answered, self._answered = self._answered, []
+        self._replied += len(answered)
         write = os.write
         for connection, data in answered:
             if connection.fd < 0:

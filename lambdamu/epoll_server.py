@@ -103,6 +103,8 @@ class EpollServer(Conversations):
             connection.queued = False
             if connection.fd >= 0:
                 self._go_on(connection)
+        if ready:
+            self._tell_replied(trio.current_time())
         find, read = self._all.get, self._read
         while events := self._epoll.poll(0, _EVENTS):
             for fd, event in events:
@@ -115,10 +117,17 @@ class EpollServer(Conversations):
                     self._happened(peer, event)
             self._send_answered()
             self._look_again()
+            now = trio.current_time()
+            self._tell_replied(now)
             if time.perf_counter() >= end:
                 break
-            self._now = trio.current_time()
+            self._now = now
         self._sweep()
+
+    def _tell_replied(self, now: float) -> None:
+        if self._replied:
+            self.observer.replied(self._replied, now - self._now)
+            self._replied = 0
 
     # Letting in
 

@@ -90,8 +90,9 @@ class Later:
 
 Reply = Sequence[Message] | Later
 Action = Callable[[Message, float, Peer], Reply]
-Quick = Callable[[float, Literal[4, 6]], bytes]
-"""What answers a frequent question: the moment and the family of the client in, the bytes of a batch out."""
+Quick = Callable[[float, Literal[4, 6], tuple[str, int]], bytes]
+"""What answers a frequent question: the moment, the family of the client and its address as the system gave it in; the
+bytes of a batch out."""
 NOTHING: Final[Sequence[Message]] = ()
 
 
@@ -121,7 +122,7 @@ class LMObject:
         return self._refuse(message)
 
     def prepare(self, message: Message) -> Quick | None:  # noqa: ARG002 - few objects have such questions
-        """Return what answers this message whoever sends it, where it hangs on the moment and the family alone."""
+        """Return what answers this message whoever sends it, where it hangs on the moment and where he is alone."""
         return None
 
     def disconnected(self, peer: Peer) -> None:

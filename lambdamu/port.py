@@ -95,6 +95,9 @@ class PortObserver:
     def refused(self) -> None:
         """A connection was turned away, because as many as allowed were open."""
 
+    def replied(self, batches: int, took_s: float) -> None:
+        """So many batches were answered together: read at one moment, and sent so many seconds later."""
+
     def broke_protocol(self, code: str) -> None:
         """A peer was sent an Error and lost its connection."""
 

@@ -27,16 +27,16 @@ class Answer(NamedTuple):  # an attrs class takes a microsecond more to make, an
     """One ask and what came of it.
 
     `at`: seconds of the monotonic clock. `client`: the hash of its id, if it gave one. `network`: where it came from,
-    /24 or /48. Of most plain asks neither that nor the reason is at hand: they are None. `loads`: what was compared,
-    the chosen backend first, by name; the load of the chosen one has this client in it.
+    /24 or /48. `loads`: what was compared, the chosen backend first, by name; the load of the chosen one has this
+    client in it.
     """
 
     at: float
     client: str | None
-    network: str | None
+    network: str
     zone: str
     result: str
-    reason: str | None
+    reason: str
     backend: str | None
     loads: tuple[tuple[str, float], ...] = ()
 
@@ -116,6 +116,6 @@ def network_of(host: str) -> str | None:
     return str(ipaddress.ip_network(f"{address}/{24 if address.version == 4 else 48}", strict=False))
 
 
-def network_of_peer(host: str) -> str | None:
+def network_of_peer(host: str) -> str:
     """Do the same for the address of a connection, in little time where it is one of IPv4."""
-    return network_of(host) if ":" in host else host.rpartition(".")[0] + ".0/24"
+    return network_of(host) or host if ":" in host else host.rpartition(".")[0] + ".0/24"

@@ -23,11 +23,13 @@ from lambdamu.messages import Code, LinkFault, Result
 from lambdamu.tcp_server import Ending
 from master.core.ejection import Verdict
 from master.core.pool import Member, Pool, Spare, State, Wish
+from master.histogram import Histogram
 from master.loop_lag import LoopLag
 
 PART: Final = 200
 """So many series of one family are collected in one go, in less than a millisecond."""
 
+_ANSWER_BOUNDS_S: Final = (1e-4, 2.5e-4, 5e-4, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 _FATAL: Final = (Code.LIMIT, Code.NOT_MESSAGE_PACK, Code.BAD_MESSAGE)
 
 
@@ -53,6 +55,7 @@ class Metrics(Collector):
         self.faults = dict.fromkeys(LinkFault, 0)
         self.probe_s = dict.fromkeys(self.probes, 0.0)
         self.lag = LoopLag()
+        self.answer_s = Histogram(_ANSWER_BOUNDS_S)
         self.bounds: dict[str, Callable[[], float]] = {"connections": lambda: self.open / self.connections_limit}
         """How much of each bound is used, from 0 to 1."""
         self._pool: Pool | None = None
@@ -137,13 +140,18 @@ class Metrics(Collector):
         for name, ratio in self.bounds.items():
             near.add_metric([name], ratio())
         yield near
-        lag = HistogramMetricFamily("lambdamu_loop_lag_seconds", "How late a timer of the loop was.")
-        lag.add_metric([], *self.lag.buckets())
-        yield lag
+        yield _histogram("loop_lag_seconds", "How late a timer of the loop was.", self.lag)
+        yield _histogram("answer_seconds", "From reading questions of clients to sending the answer.", self.answer_s)
 
 
 def _total(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(f"lambdamu_{name}", text, value)
+
+
+def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
+    family = HistogramMetricFamily(f"lambdamu_{name}", text)
+    family.add_metric([], *histogram.buckets())
+    return family
 
 
 def _by(name: str, text: str, label: str, values: Mapping[Any, float]) -> Metric:

@@ -73,6 +73,9 @@ class Observer(PortObserver, ProbeObserver):
     def refused(self) -> None:
         self._metrics.refused += 1
 
+    def replied(self, batches: int, took_s: float) -> None:
+        self._metrics.answer_s.note(took_s, batches)
+
     def broke_protocol(self, code: str) -> None:
         self._metrics.broken[Code(code)] += 1
 

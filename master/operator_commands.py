@@ -130,7 +130,7 @@ def _explanation(got: Json) -> Iterator[str]:
 def _answer(row: Json) -> str:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["at"]))
     who = row["client"][:12] if row["client"] else "no id"
-    came = f"{who} from {row['network']}" if row["network"] else who
+    came = f"{who} from {row['network']}"
     what = f"sent to {row['backend']}" if row["backend"] else row["result"]
     zone = f"zone {row['zone']}" if row["zone"] else ""
     loads = ", ".join(f"{each['name']} {_number(each['load'])}" for each in row["loads"])

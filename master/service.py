@@ -26,7 +26,6 @@ from lambdamu.messages import (
 )
 from lambdamu.objects import LMObject, Peer, Quick, Reply, unmapped
 from master.answer_log import Answer, AnswerLog, hash_of, network_of_peer
-from master.core.answers import Reason as Why
 from master.core.backend import FAMILIES, Endpoint, Family
 from master.core.ejection import Verdict
 from master.core.pool import Ask, Assignment, Member, Place, Pool, Refused
@@ -106,9 +105,14 @@ class Master(LMObject):
             if client is not None:
                 self._hear(now, client, peer, data.get("Failed", []))
         ask = Ask(peer.family, _ALTERNATES if "Alternates" in wants else 0, zone, client)
+        return self._send_server(now, ask, peer, wants, plain=message.data is None)
+
+    def _send_server(
+        self, now: float, ask: Ask, peer: Peer, wants: frozenset[str] = frozenset(), *, plain: bool
+    ) -> Sequence[Message]:
         assignment = self._pool.assign(now, self._rng, ask)
-        if message.data is not None or now >= self._answers.plain_due:
-            self._note(now, ask, peer, assignment, plain=message.data is None)
+        if not plain or now >= self._answers.plain_due:
+            self._note(now, ask, peer, assignment, plain=plain)
         if isinstance(assignment, Assignment):
             return self._answer(Result.OK, self._ok(assignment, wants))
         return self._answer(Result.NO_SERVER, {"RetryAfter": self._retry_after()})
@@ -126,10 +130,10 @@ class Master(LMObject):
         plain = message.command == Command.EVENT and message.name == DO_SEND_SERVER and message.data is None
         return self._send_server_quickly if plain else None
 
-    def _send_server_quickly(self, now: float, family: Family) -> bytes:
-        member = self._pick(now, self._rng)
+    def _send_server_quickly(self, now: float, family: Family, address: tuple[str, int]) -> bytes:
         if now >= self._answers.plain_due:
-            self._note_quickly(now, member)
+            return encode(self._send_server(now, Ask(family), Peer.from_address(*address), plain=True))
+        member = self._pick(now, self._rng)
         if member is None:
             return encode(self._answer(Result.NO_SERVER, {"RetryAfter": self._retry_after()}))
         self._answered(Result.OK)
@@ -149,16 +153,6 @@ class Master(LMObject):
             self._answers.note_plain(answer)
         else:
             self._answers.note(answer)
-
-    def _note_quickly(self, now: float, member: Member | None) -> None:
-        """Note a plain ask of which no more is at hand than what came of it."""
-        if member is None:
-            why = self._pool.roll.closed or Why.NO_CANDIDATE
-            answer = Answer(now, None, None, "", Result.NO_SERVER, why, None)
-        else:
-            loads = self._loads(now, member, find_rivals(self._pool, member, _RIVALS))
-            answer = Answer(now, None, None, "", Result.OK, None, member.backend.name, loads)
-        self._answers.note_plain(answer)
 
     def _loads(self, now: float, member: Member, rivals: list[Member]) -> tuple[tuple[str, float], ...]:
         """Return the load of the chosen one, this client in it, and of those that it was compared with."""

@@ -91,10 +91,10 @@ _SCHEMAS: Final[dict[str, Schema]] = {
             _object(
                 at=_NUMBER,
                 client=_or_null(_TEXT),
-                network=_or_null(_TEXT),
+                network=_TEXT,
                 zone=_TEXT,
                 result=_TEXT,
-                reason=_or_null(_TEXT),
+                reason=_TEXT,
                 backend=_or_null(_TEXT),
                 loads=_array(_object(name=_TEXT, load=_or_null(_NUMBER))),
             )

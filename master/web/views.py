@@ -120,7 +120,7 @@ def answer_row(answer: Answer) -> Json:
         "network": answer.network,
         "zone": answer.zone,
         "result": str(answer.result),
-        "reason": None if answer.reason is None else str(answer.reason),
+        "reason": str(answer.reason),
         "backend": answer.backend,
         "loads": [{"name": name, "load": finite(load)} for name, load in answer.loads],
     }

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import msgpack
 import pytest
 
-from master.answer_log import hash_of
+from master.answer_log import PLAIN_EVERY_S, hash_of
 from tests.end_to_end.conftest import Client, Stage, free_port, wait_for_port, wait_until_up
 
 FAST = "[probe]\ninterval_s = 0.2\ntimeout_s = 0.2\nstale_after_s = 0.6\n[choice]\nfirst_round_s = 0\n"
@@ -26,7 +27,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.fixture(scope="module")
 def url(stage: Stage) -> str:
-    """The URL of a master with tokens, a live backend and a dead one, of which "ann" asked once."""
+    """The URL of a master with tokens, a live backend and a dead one, of which "ann" asked once and others twice."""
     (stage.folder / "tokens").write_text(f"ann: {TOKEN}: read\n")
     _, alive = stage.server("--users", "7")
     port = free_port()
@@ -38,6 +39,10 @@ def url(stage: Stage) -> str:
         data = {"Client": "ann", "Zone": "a"}
         client.send(msgpack.packb([{"Object": "Master", "Command": "Event", "Name": "DoSendServer", "Data": data}]))
         assert client.receive()[0]["Data"]["Result"] == "OK"
+        for _ in range(2):  # the second one is known by its bytes
+            client.send(msgpack.packb([{"Object": "Master", "Command": "Event", "Name": "DoSendServer"}]))
+            client.receive()
+            time.sleep(2 * PLAIN_EVERY_S)
     return f"http://127.0.0.1:{port}"
 
 
@@ -52,7 +57,7 @@ def test_the_status_has_the_verdict_and_a_line_for_each_backend(stage: Stage, ur
     verdict, heads, first, second = done.stdout.splitlines()
     assert verdict.startswith("1 of 2 backends takes clients")
     assert heads.split()[:3] == ["BACKEND", "STATE", "USERS"]
-    assert first.split()[1:3] == ["ready", "8/-"]
+    assert first.split()[1:3] == ["ready", "10/-"]  # 7 and those three
     assert "Connection refused" in second
     got = json.loads(stage.run("status", "--json", "--url", url).stdout)
     assert (got["takers"], len(got["backends"])) == (1, 2)
@@ -62,9 +67,16 @@ def test_the_status_has_the_verdict_and_a_line_for_each_backend(stage: Stage, ur
 def test_why_finds_the_answer_of_a_client(stage: Stage, url: str, who: str) -> None:
     done = stage.run("why", who, "--url", url)
     assert (done.returncode, done.stderr) == (0, "")
-    [line] = done.stdout.splitlines()
+    [line] = [line for line in done.stdout.splitlines() if "no id" not in line]
     for part in (hash_of("ann")[:12], "from 127.0.0.0/24", "zone a", "sent to 127.0.0.1:", "best", "loads: "):
         assert part in line
+
+
+def test_why_finds_plain_asks_by_their_network(stage: Stage, url: str) -> None:
+    lines = stage.run("why", "127.0.0.9", "--url", url).stdout.splitlines()
+    plain = [line for line in lines if "no id from 127.0.0.0/24" in line]
+    assert len(plain) == 2
+    assert all("sent to 127.0.0.1:" in line and "loads: " in line for line in plain)
 
 
 def test_why_of_a_stranger_says_that_nothing_is_kept(stage: Stage, url: str) -> None:

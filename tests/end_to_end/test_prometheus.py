@@ -79,6 +79,7 @@ def test_prometheus_scrapes_a_master_with_a_token(
     }  # the client is forgotten when it does not come
     assert query(at, 'lambdamu_asks_total{result="OK"}') == 1
     assert query(at, "lambdamu_loop_lag_seconds_count") > 0
+    assert query(at, "lambdamu_answer_seconds_count") == 1
 
 
 def query(port: int, expression: str) -> float:

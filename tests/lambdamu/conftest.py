@@ -153,6 +153,7 @@ class Ledger(PortObserver):
         self.refusals = 0
         self.codes: list[str] = []
         self.shortages: list[float] = []
+        self.replies: list[tuple[int, float]] = []
         self._changed = changed
 
     def opened(self) -> None:
@@ -169,6 +170,10 @@ class Ledger(PortObserver):
 
     def refused(self) -> None:
         self.refusals += 1
+        self._changed()
+
+    def replied(self, batches: int, took_s: float) -> None:
+        self.replies.append((batches, took_s))
         self._changed()
 
     def broke_protocol(self, code: str) -> None:

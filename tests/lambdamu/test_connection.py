@@ -86,6 +86,20 @@ async def test_of_thirty_questions_and_a_half_in_one_write_thirty_are_answered_a
     assert await peer.data() == [30]
 
 
+async def test_every_batch_with_an_answer_is_counted_and_the_time_that_answers_were_owed_is_not(
+    make_port: MakePort, nursery: trio.Nursery, clock: MockClock
+) -> None:
+    port = make_port()
+    peer = port.meet(nursery)
+    await peer.send(get(1) + NOTE + event("Owe", 2) + get(3))
+    assert await peer.data() == [1]
+    await trio.sleep(20)
+    port.desk.pay(2)
+    assert [await peer.data(), await peer.data()] == [[2], [3]]
+    await port.until(lambda: sum(batches for batches, _ in port.ledger.replies) == 3)
+    assert all(took < 1 for _, took in port.ledger.replies)
+
+
 @pytest.mark.parametrize(
     ("asked", "answered"),
     [

@@ -56,7 +56,7 @@ class Turnstile(LMObject):
     def prepare(self, message: Message) -> Quick | None:
         return self._quick if (message.command, message.name) == ("Get", "Next") else None
 
-    def _quick(self, now: float, family: Literal[4, 6]) -> bytes:
+    def _quick(self, now: float, family: Literal[4, 6], address: tuple[str, int]) -> bytes:
         return encode([self._next()])
 
     def _next(self) -> Message:

@@ -10,12 +10,13 @@ from lambdamu.messages import DO_SEND_SERVER, MASTER, Command, Message
 from lambdamu.objects import Peer
 from master.answer_log import PLAIN_EVERY_S, Answer, AnswerLog, hash_of, network_of, network_of_peer
 from master.config import BackendConfig, Config
+from master.core.pool import Reason
 from master.event_log import Event, EventLog
 from master.node import make_pool
 from master.service import AnswerPolicy, Master
 
 
-def answer(at: float, client: str | None = None, network: str | None = "10.0.0.0/24") -> Answer:
+def answer(at: float, client: str | None = None, network: str = "10.0.0.0/24") -> Answer:
     return Answer(at, hash_of(client) if client else None, network, "", "OK", "best", "b1")
 
 
@@ -110,7 +111,7 @@ def test_a_refusal_is_noted_with_its_reason() -> None:
     door.do_send_server(ask({"Client": "ann"}), 1.0, Peer("10.1.2.3", 5))
     quick = door.prepare(ask())
     assert quick is not None
-    quick(2.0, 4)
+    quick(2.0, 4, ("10.1.2.3", 5))
     assert [(each.result, each.reason, each.backend) for each in log.newest()] == [
         ("NoServer", "no_candidate", None)
     ] * 2
@@ -122,8 +123,11 @@ def test_of_plain_asks_one_in_a_while_is_noted_whichever_way_it_comes() -> None:
     quick = door.prepare(ask())
     assert quick is not None
     for step in range(100):
-        quick(1.0 + step * PLAIN_EVERY_S / 10, 4)
+        quick(1.0 + step * PLAIN_EVERY_S / 10, 4, ("::ffff:10.1.2.3", 5))
     assert 9 <= len(log) <= 11
+    assert {each.network for each in log.newest()} == {"10.1.2.0/24"}
+    assert {each.reason for each in log.newest()} <= {Reason.BEST, Reason.EARLIEST}
+    assert all(each.loads[0][0] == each.backend for each in log.newest())
     door.do_send_server(ask(), 5.0, Peer("2001:db8::1", 5))
     assert next(log.newest()).network == "2001:db8::/48"
 
