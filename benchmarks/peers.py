@@ -72,6 +72,8 @@ class Ours:
     backends: Sequence[Endpoint]
     mode: str = "hold"
     name: str = "ours"
+    text: str = ""
+    """More of the configuration."""
 
     def missing(self) -> str | None:
         return None
@@ -79,7 +81,7 @@ class Ours:
     def start(self, stage: Stage) -> Server:
         port = free_port()
         config = stage.folder / f"pool-{port}.toml"
-        config.write_text(_master_config(port, self.mode, self.backends))
+        config.write_text(_master_config(port, self.mode, self.backends) + self.text)
         command = (stage.tools.python, "-m", "master", "master", "--config", config)
         running = stage.start("ours", command, stage.cores.server)
         wait_for_events(running, "backend_up", len(self.backends), START_S)
