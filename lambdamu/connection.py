@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Protocol
 
@@ -10,7 +10,7 @@ import trio
 
 from lambdamu.datapack import Decoder
 from lambdamu.errors import RemoteProtocolError
-from lambdamu.messages import Batch, Message, fatal_error
+from lambdamu.messages import Batch, Message
 from lambdamu.objects import Later, Peer
 from lambdamu.port import (
     BATCHES_A_TURN,
@@ -25,6 +25,7 @@ from lambdamu.port import (
     PortLimits,
     PortObserver,
 )
+from lambdamu.wire import Wire
 
 
 class Server(Protocol):
@@ -33,7 +34,7 @@ class Server(Protocol):
     handler: Handler
     limits: PortLimits
     observer: PortObserver
-    pack: Callable[[Sequence[Message]], bytes]
+    wire: Wire
     stopped_at: float | None
     """When the stop began, or None."""
 
@@ -142,7 +143,7 @@ class Connection:
             else:
                 answers += reply
         if answers:
-            self._out += self._server.pack(answers)
+            self._out += self._server.wire.pack(answers)
             self._replied += 1
 
     async def _owed(self, later: Later) -> Sequence[Message]:
@@ -194,7 +195,7 @@ class Connection:
 
     async def _break_off(self, exc: RemoteProtocolError) -> Ending:
         self._server.observer.broke_protocol(exc.code)
-        self._out += self._server.pack([fatal_error(exc.code, exc.text)])
+        self._out += self._server.wire.last_word(exc)
         await self._flush()
         return await self._end(Ending.PROTOCOL)
 

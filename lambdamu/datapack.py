@@ -49,6 +49,9 @@ class Decoder:
     decoder stays failed, and the connection has to end.
     """
 
+    last = False
+    """A peer may always have more to ask."""
+
     def __init__(self, limits: WireLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         self._buffer = bytearray()

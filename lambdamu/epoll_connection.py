@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
-from lambdamu.datapack import Decoder
-from lambdamu.messages import Message
 from lambdamu.objects import Later, Peer, family_of
 from lambdamu.port import LINGER_S, Ending, PortLimits
+from lambdamu.wire import Reader
 
 _SWEPT_A_TURN: Final = 256
 UNREGISTERED: Final = -1
@@ -17,7 +16,7 @@ UNREGISTERED: Final = -1
 _NEVER: Final = float("inf")
 
 
-_NONE: Final[list[Message]] = []
+_NONE: Final[list[Any]] = []
 """Stands for no answers without a list for each connection; replaced, never appended to."""
 
 
@@ -31,6 +30,7 @@ class Connection:
         "began",
         "decoder",
         "ending",
+        "entry",
         "family",
         "fd",
         "half_closed",
@@ -52,15 +52,17 @@ class Connection:
         """When something was said last, by either side."""
         self.mask = UNREGISTERED
         """What the kernel watches for."""
-        self.decoder: Decoder | None = None
+        self.entry: Any = None
+        """What stands under the conversation or before it; None where nothing does (`lambdamu.epoll_guarded`)."""
+        self.decoder: Reader | None = None
         """There only while a batch is not whole or not answered."""
         self.peer: Peer | None = None
         self.out: bytearray | None = None
         """What was answered and not taken yet."""
         self.owed: Later | None = None
-        self.rest: Iterator[Message] | None = None
+        self.rest: Iterator[Any] | None = None
         """What is left of the batch that is being answered, and `answers` to what is done of it."""
-        self.answers: list[Message] = _NONE
+        self.answers: list[Any] = _NONE
         self.queued = False
         """Whether it is to be gone on with in the next turn."""
         self.half_closed = False

@@ -14,14 +14,12 @@ import os
 import select
 import socket
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import trio
 
-from lambdamu.datapack import Decoder
 from lambdamu.epoll_connection import UNREGISTERED, Connection, Deadlines
 from lambdamu.errors import RemoteProtocolError
-from lambdamu.messages import Batch, Message, fatal_error
 from lambdamu.objects import Later, Peer, Quick
 from lambdamu.port import (
     BATCHES_A_TURN,
@@ -99,7 +97,12 @@ class Conversations(Port):
             now = connection.active_at = self._now
             self._moved(connection.fd)
             self._answered.append((connection, self._frequently(now, connection.family, connection.address)))
-        elif connection.ending is not None:
+        else:
+            self._take(connection, data)
+
+    def _take(self, connection: Connection, data: bytes) -> None:
+        """Go on with what was read."""
+        if connection.ending is not None:
             self._throw_away(connection, len(data))
         elif not data:
             self._half_close(connection)
@@ -130,7 +133,7 @@ class Conversations(Port):
                 self._frequent, self._frequently = data, quick
                 self._answer_frequent(connection, data)
                 return
-            decoder = connection.decoder = Decoder(self.limits)
+            decoder = connection.decoder = self.wire.reader(self.limits)
         if not decoder.pending:
             connection.began = self._now
         decoder.feed(data)
@@ -180,7 +183,7 @@ class Conversations(Port):
         self._learn(connection, batch)
         return True
 
-    def _learn(self, connection: Connection, batch: Batch) -> None:
+    def _learn(self, connection: Connection, batch: Sequence[Any]) -> None:
         """Know a question by its bytes from now on, when its answer hangs on nothing but the moment and the family."""
         quick = self.handler.prepare(batch)
         if quick is not None and connection.decoder is not None:
@@ -193,7 +196,7 @@ class Conversations(Port):
         """Have the rest of a batch answered; return False when an answer is owed first."""
         peer = connection.peer
         if peer is None:
-            peer = connection.peer = Peer.from_address(*connection.address[:2])
+            peer = connection.peer = self._peer_of(connection)
         assert connection.rest is not None  # noqa: S101 - a batch was begun
         for message in connection.rest:
             reply = self.handler.handle(message, self._now, peer)
@@ -202,10 +205,13 @@ class Conversations(Port):
             elif not self._owe(connection, reply, gathered):
                 return False
         if connection.answers:
-            gathered.append(self.pack(connection.answers))
+            gathered.append(self.wire.pack(connection.answers))
             self._replied += 1
         connection.rest, connection.answers = None, []
         return True
+
+    def _peer_of(self, connection: Connection) -> Peer:
+        return Peer.from_address(*connection.address[:2])
 
     def _owe(self, connection: Connection, later: Later, gathered: list[bytes]) -> bool:
         """Wait for an answer that is owed; return True when it is there already."""
@@ -223,7 +229,7 @@ class Conversations(Port):
             self._watch(connection)
         return False
 
-    def _paid(self, connection: Connection, later: Later, messages: Sequence[Message]) -> None:
+    def _paid(self, connection: Connection, later: Later, messages: Sequence[Any]) -> None:
         """Take in an owed answer. It is sent in a turn of ours and not in the middle of somebody else's work."""
         if connection.owed is later:
             connection.owed = None
@@ -328,6 +334,8 @@ class Conversations(Port):
         elif decoder is not None and decoder.pending:
             self._all.partial(connection, self._now)
             self._watch(connection)
+        elif decoder is not None and decoder.last:
+            self._finish(connection, Ending.LEFT)
         else:
             self._all.whole(connection)
             connection.decoder = None
@@ -349,7 +357,7 @@ class Conversations(Port):
 
     def _break_off(self, connection: Connection, exc: RemoteProtocolError, gathered: list[bytes]) -> None:
         self.observer.broke_protocol(exc.code)
-        gathered.append(self.pack([fatal_error(exc.code, exc.text)]))
+        gathered.append(self.wire.last_word(exc))
         self._flush(connection, gathered)
         self._finish(connection, Ending.PROTOCOL)
 
@@ -362,17 +370,21 @@ class Conversations(Port):
 
     def _linger(self, connection: Connection) -> None:
         try:
-            sock = socket.socket(fileno=connection.fd)
-            try:
-                sock.shutdown(socket.SHUT_WR)
-            finally:
-                sock.detach()
+            self._say_goodbye(connection)
         except OSError:
             self._end(connection, Ending.RESET)
             return
         connection.decoder = None
         self._all.linger(connection, self._now)
         self._watch(connection)
+
+    def _say_goodbye(self, connection: Connection) -> None:
+        """Tell the peer that no more comes."""
+        sock = socket.socket(fileno=connection.fd)
+        try:
+            sock.shutdown(socket.SHUT_WR)
+        finally:
+            sock.detach()
 
     def _throw_away(self, connection: Connection, count: int) -> None:
         connection.thrown_away += count
@@ -387,10 +399,13 @@ class Conversations(Port):
             return
         self._all.remove(fd, connection)
         self._cap.leave(connection.address[0])
-        os.close(fd)
+        self._close(connection, fd)
         self.observer.ended(how)
         owed, connection.owed = connection.owed, None
         if owed is not None:
             owed.cancel()
         if connection.peer is not None:
             self.handler.disconnected(connection.peer)
+
+    def _close(self, connection: Connection, fd: int) -> None:  # noqa: ARG002 - others hold more than a descriptor
+        os.close(fd)

@@ -88,7 +88,7 @@ class EpollServer(Conversations):
         due = min(self._all.next_due(), self._accept_again_at)
         if self.stopped_at is not None and not self._all.last_call_over:
             due = min(due, self.stopped_at + (LAST_CALL_S if not self._listeners else 0.0))
-        if self._ready:
+        if self._ready or self._more_to_do():
             due = -float("inf")
         with trio.CancelScope(deadline=due) as self._wait_scope:
             await trio.lowlevel.wait_readable(self._epoll.fileno())
@@ -122,7 +122,15 @@ class EpollServer(Conversations):
             if time.perf_counter() >= end:
                 break
             self._now = now
+        self._end_turn()
         self._sweep()
+
+    def _more_to_do(self) -> bool:
+        """Whether there is work that the kernel does not tell of."""
+        return False
+
+    def _end_turn(self) -> None:
+        """Do a part of such work."""
 
     def _tell_replied(self, now: float) -> None:
         if self._replied:

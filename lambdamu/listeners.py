@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 from lambdamu.address import Address
-from lambdamu.messages import Code, Message, fatal_error
 
 _BACKLOG: Final = 4096
 _NOT_ON_THIS_MACHINE: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
@@ -60,11 +59,11 @@ def bound_addresses(listeners: Iterable[socket.socket]) -> list[Address]:
     return [Address(*listener.getsockname()[:2]) for listener in listeners]
 
 
-def turn_away(connection: socket.socket, pack: Callable[[Sequence[Message]], bytes], why: str) -> None:
+def turn_away(connection: socket.socket, last_word: bytes) -> None:
     """Tell one too many that it is, without waiting for anything, and close."""
     try:
         connection.setblocking(False)
-        connection.send(pack([fatal_error(Code.LIMIT, why)]))
+        connection.send(last_word)
         connection.shutdown(socket.SHUT_WR)
         connection.recv(65536)  # unread bytes would turn the close into a reset
     except OSError:

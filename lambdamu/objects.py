@@ -24,6 +24,8 @@ class Peer:
 
     host: str
     port: int
+    subject: str = ""
+    """Whose certificate the peer has shown, where it came by TLS and has shown one."""
 
     @property
     def family(self) -> Literal[4, 6]:

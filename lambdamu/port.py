@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import attrs
 
-from lambdamu.datapack import WireLimits, encode
+from lambdamu.datapack import WireLimits
+from lambdamu.errors import RemoteProtocolError
 from lambdamu.listeners import turn_away
-from lambdamu.messages import Batch, Message
-from lambdamu.objects import Peer, Quick, Reply, unmapped
+from lambdamu.messages import Code
+from lambdamu.objects import Later, Peer, Quick, unmapped
+from lambdamu.wire import MessagePackWire, Wire
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -66,15 +68,17 @@ class Ending(StrEnum):
     MESSAGE_DEADLINE = "message_deadline"
     SEND_DEADLINE = "send_deadline"
     PROTOCOL = "protocol"
+    HANDSHAKE = "handshake"
+    """Of TLS: it came to nothing."""
     STOPPED = "stopped"
 
 
 class Handler(Protocol):
-    """Whoever answers the messages of a port, such as a logical machine."""
+    """Whoever answers what the wire of a port makes of bytes, such as a logical machine, which answers messages."""
 
-    def handle(self, message: Message, now: float, peer: Peer) -> Reply: ...
+    def handle(self, message: Any, now: float, peer: Peer) -> Sequence[Any] | Later: ...
 
-    def prepare(self, batch: Batch) -> Quick | None:
+    def prepare(self, batch: Any) -> Quick | None:
         """Return what answers a batch of the same bytes from now on, where that hangs on no more than the moment."""
         ...
 
@@ -146,12 +150,13 @@ class Port:
         limits: PortLimits,
         *,
         observer: PortObserver | None = None,
-        pack: Callable[[Sequence[Message]], bytes] = encode,
+        wire: Wire | None = None,
     ) -> None:
+        """`wire`: what is spoken here, MessagePack where nothing is said."""
         self.handler = handler
         self.limits = limits
         self.observer = observer or PortObserver()
-        self.pack = pack
+        self.wire = wire or MessagePackWire()
         self.stopped_at: float | None = None
         self._cap = AddressCap(limits)
         self._set_up()
@@ -161,4 +166,4 @@ class Port:
 
     def _refuse(self, connection: socket.socket, why: str) -> None:
         self.observer.refused()
-        turn_away(connection, self.pack, why)
+        turn_away(connection, self.wire.last_word(RemoteProtocolError(Code.LIMIT, why)))

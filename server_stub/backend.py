@@ -17,6 +17,7 @@ from lambdamu.datapack import encode
 from lambdamu.machine import LogicalMachine
 from lambdamu.messages import MAX_COUNT
 from lambdamu.tcp_server import PortLimits, PortObserver, TCPServer, open_listeners
+from lambdamu.wire import MessagePackWire
 from server_stub.faults import Fault, Kind, parse_fault
 from server_stub.faulty import with_fault
 from server_stub.users import Auth, Load, System, Users
@@ -107,7 +108,7 @@ def _make_server(
     limits = PortLimits(idle_s=_IDLE_S)
     if fault is not None and fault.kind is Kind.CLOSE:
         limits = attrs.evolve(limits, connections=0)  # each connection is one too many, and is closed at once
-    return TCPServer(handler, limits, observer=observer, pack=pack)
+    return TCPServer(handler, limits, observer=observer, wire=MessagePackWire(pack))
 
 
 class _Stop:

@@ -49,17 +49,22 @@ def port_class(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture
-def make_port(port_class: Any) -> Iterator[Callable[..., Port]]:
-    """Make a port of given limits; what its peers have left open is closed after the test."""
+def make_port_of() -> Iterator[Callable[..., Port]]:
+    """Make a port of a given class and limits; what its peers have left open is closed after the test."""
     ports: list[Port] = []
 
-    def make(**limits: Any) -> Port:
+    def make(port_class: Any, **limits: Any) -> Port:
         ports.append(Port(port_class, **limits))
         return ports[-1]
 
     yield make
     for port in ports:
         port.close_sockets()
+
+
+@pytest.fixture
+def make_port(make_port_of: Callable[..., Port], port_class: Any) -> Callable[..., Port]:
+    return functools.partial(make_port_of, port_class)
 
 
 class Desk(LogicalMachine):

@@ -14,6 +14,7 @@ from lambdamu.breaker import Fault
 from lambdamu.caller import Caller, Login
 from lambdamu.errors import LinkError
 from lambdamu.tcp_server import Ending, PortObserver
+from lambdamu.wire import MessagePackWire
 
 CALLER = Caller("ann", "ann@example.org", 5.0)
 SOMEWHERE = Address("192.0.2.1", 7001)
@@ -37,7 +38,7 @@ async def test_a_silent_master_is_a_failure(master: Any, autojump_clock: trio.te
 
 
 async def test_a_master_that_closes_is_a_failure(master: Any) -> None:
-    async with master(None, limits={"connections": 0}, pack=lambda _: b"") as closing:
+    async with master(None, limits={"connections": 0}, wire=MessagePackWire(lambda _: b"")) as closing:
         failure = await CALLER.ask(closing.address)
     assert isinstance(failure, Failure)
     assert failure.text.startswith(f"master {closing.address}: has ")
@@ -53,7 +54,7 @@ async def test_a_master_that_is_full_says_so(master: Any) -> None:
     "garbage", [b"\xc1", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x91\x90", b"\xdd\xff\xff\xff\xff"]
 )
 async def test_bytes_not_to_the_protocol_are_a_final_failure(master: Any, garbage: bytes) -> None:
-    async with master("never sent", pack=lambda _: garbage) as broken:
+    async with master("never sent", wire=MessagePackWire(lambda _: garbage)) as broken:
         failure = await CALLER.ask(broken.address)
     assert isinstance(failure, Failure)
     assert failure.final

@@ -1,0 +1,319 @@
+"""A port with something before the conversation or under it: the word of a trusted balancer, and TLS.
+
+What comes before a conversation is done at the end of a turn, one connection after another for a bounded time: a
+handshake takes a thousand times what an ask does, and those who have one behind them come first. A port that needs
+neither is an `EpollServer`, and pays nothing for this.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import select
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import attrs
+import trio
+
+from lambdamu.epoll_connection import UNREGISTERED, Connection
+from lambdamu.epoll_conversation import IN
+from lambdamu.epoll_server import EpollServer
+from lambdamu.errors import RemoteProtocolError
+from lambdamu.messages import Code
+from lambdamu.objects import Peer, family_of, unmapped
+from lambdamu.port import READ_BYTES, TOO_MANY, TOO_MANY_FROM_THERE, Ending, Handler, Network, PortLimits, PortObserver
+from lambdamu.proxy_protocol import missing, told_address
+from lambdamu.tls import TlsDoor, subject_of
+from lambdamu.wire import Wire
+
+_ENTER_S: Final = 0.002
+"""So long at the end of a turn people are let in, and at least one is."""
+
+
+class _Entering:
+    """Stands for the reader of a connection whose conversation has not begun: it has a deadline, and nothing to say."""
+
+    frame = b""
+    pending = True
+    buffered = 0
+    last = False
+
+    def feed(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def next_batch(self) -> None:
+        return None
+
+
+_ENTERING: Final = _Entering()
+
+
+@attrs.define(eq=False)
+class _Entry:
+    """`header`: what has come of the word of a balancer, None when there is none to come. `tls`: None without it."""
+
+    header: bytes | None = None
+    tls: ssl.SSLSocket | None = None
+    closed: bool = False
+    """Whether the descriptor is closed already."""
+    waits_to_write: bool = False
+    open: bool = False
+    """Whether the conversation has begun."""
+
+
+class GuardedServer(EpollServer):
+    """An `EpollServer` whose connections may come by a balancer that says whose they are, and by TLS."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        limits: PortLimits,
+        *,
+        observer: PortObserver | None = None,
+        wire: Wire | None = None,
+        tls: TlsDoor | None = None,
+        proxies: Iterable[Network] = (),
+    ) -> None:
+        """`proxies`: who must say whose connection it is, by the PROXY protocol, version 2; nobody else may."""
+        self.tls = tls
+        self._proxies = tuple(proxies)
+        limits = attrs.evolve(limits, exempt=(*limits.exempt, *self._proxies))
+        super().__init__(handler, limits, observer=observer, wire=wire)
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        self._waiting: deque[Connection] = deque()
+        self.entering = 0
+        """Connections whose conversation has not begun."""
+
+    # Letting in
+
+    def _let_in(self, fd: int, address: tuple[str, int]) -> None:
+        proxied = self._proxies and _is_in(address[0], self._proxies)
+        if not proxied and self.tls is None:
+            super()._let_in(fd, address)
+            return
+        os.set_blocking(fd, False)
+        if len(self._all) >= self.limits.connections or self.entering >= self._most_entering():
+            self._turn_away(fd, TOO_MANY)
+        elif not self._cap.enter(address[0]):
+            self._turn_away(fd, TOO_MANY_FROM_THERE)
+        else:
+            connection = self._all.add(fd, address, self._now)
+            connection.entry = _Entry(header=b"" if proxied else None)
+            connection.decoder, connection.began = _ENTERING, self._now
+            self.entering += 1
+            self.observer.opened()
+            self._all.partial(connection, self._now)
+            self._enter_later(connection)
+
+    def _most_entering(self) -> int:
+        return self.tls.policy.handshakes if self.tls is not None else self.limits.connections
+
+    def _turn_away(self, fd: int, why: str) -> None:
+        sock = socket.socket(fileno=fd)
+        if self.tls is None:
+            self._refuse(sock, why)
+            return
+        self.observer.refused()  # who expects TLS cannot be told why
+        sock.close()
+
+    def _enter_later(self, connection: Connection) -> None:
+        """Have it go on at the end of the turn; the kernel need not tell of it again meanwhile."""
+        if not connection.queued:
+            connection.queued = True
+            if connection.mask != UNREGISTERED:
+                self._watch(connection)
+            self._waiting.append(connection)
+
+    def _more_to_do(self) -> bool:
+        return bool(self._waiting)
+
+    def _end_turn(self) -> None:
+        end = time.perf_counter() + _ENTER_S
+        while self._waiting:
+            connection = self._waiting.popleft()
+            connection.queued = False
+            if connection.fd >= 0:
+                self._enter(connection, connection.entry)
+            if time.perf_counter() >= end:
+                break
+        self._send_answered()
+        self._tell_replied(trio.current_time())
+
+    def _enter(self, connection: Connection, entry: _Entry) -> None:
+        """Go as far as it can be gone without waiting; then the conversation begins, or the kernel is to watch."""
+        try:
+            done = self._hear_proxy(connection, entry) and self._shake_hands(connection, entry)
+        except RemoteProtocolError as exc:
+            self._turn_out(connection, entry, exc)
+            return
+        except ssl.SSLError:
+            self._end(connection, Ending.HANDSHAKE)
+            return
+        except OSError:
+            self._end(connection, Ending.RESET)
+            return
+        if connection.fd < 0:
+            return
+        if done:
+            self._open(entry)
+            self._all.whole(connection)
+            connection.decoder = None
+            self._all.touch(connection, self._now)
+            self._read(connection)
+        self._watch(connection)
+
+    def _open(self, entry: _Entry) -> None:
+        entry.open = True
+        self.entering -= 1
+
+    def _turn_out(self, connection: Connection, entry: _Entry, fault: RemoteProtocolError) -> None:
+        """End with a word why; under TLS there is nobody yet to say it to."""
+        if self.tls is None:
+            self._open(entry)
+            self._break_off(connection, fault, [])
+        else:
+            self.observer.broke_protocol(fault.code)
+            self._end(connection, Ending.PROTOCOL)
+
+    def _hear_proxy(self, connection: Connection, entry: _Entry) -> bool:
+        """Read the word of a balancer, and not a byte more; return whether it is whole, or none is to come."""
+        if entry.header is None:
+            return True
+        while wanted := missing(entry.header):
+            try:
+                data = os.read(connection.fd, wanted)
+            except BlockingIOError:
+                return False
+            if not data:
+                self._end(connection, Ending.LEFT)
+                return False
+            entry.header += data
+        told, entry.header = told_address(entry.header), None
+        if told is not None:
+            if not self._cap.enter(told[0]):
+                raise RemoteProtocolError(Code.LIMIT, TOO_MANY_FROM_THERE)
+            self._cap.leave(connection.address[0])
+            connection.address, connection.family = told, family_of(told[0])
+        return True
+
+    def _shake_hands(self, connection: Connection, entry: _Entry) -> bool:
+        """Return whether there is nothing more to be shaken. Raise ssl.SSLError when it comes to nothing."""
+        if self.tls is None:
+            return True
+        if entry.tls is None:
+            entry.closed = True  # if this fails
+            entry.tls = self.tls.wrap(connection.fd)
+            entry.closed = False
+        entry.waits_to_write = False
+        try:
+            entry.tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLWantWriteError:
+            entry.waits_to_write = True
+            return False
+        return True
+
+    # Reading and writing
+
+    def _happened(self, connection: Connection, event: int) -> None:
+        entry: _Entry | None = connection.entry
+        if entry is None or entry.open:
+            super()._happened(connection, event)
+        elif event & (select.EPOLLERR | select.EPOLLHUP):
+            self._end(connection, Ending.RESET)
+        else:
+            self._enter_later(connection)
+
+    def _read(self, connection: Connection) -> None:
+        entry: _Entry | None = connection.entry
+        if entry is None or (entry.open and entry.tls is None):
+            super()._read(connection)
+        elif not entry.open or entry.tls is None:
+            self._enter_later(connection)
+        else:
+            self._read_tls(connection, entry.tls)
+
+    def _read_tls(self, connection: Connection, tls: ssl.SSLSocket) -> None:
+        # A record holds 16 KiB at most, so one read takes all that was decrypted: nothing hides from the kernel's word.
+        try:
+            data = tls.read(READ_BYTES)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        except OSError:
+            self._end(connection, connection.ending or Ending.RESET)
+            return
+        self._take(connection, data)
+
+    def _offer(self, connection: Connection, data: bytes | bytearray) -> int:
+        tls = _tls_of(connection)
+        if tls is None:
+            return super()._offer(connection, data)
+        sent = 0
+        try:
+            while sent < len(data):
+                sent += tls.write(memoryview(data)[sent:])
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass  # what was not taken is offered again, the same bytes first, as OpenSSL wants it
+        except OSError:
+            self._end(connection, Ending.RESET)
+            return 0
+        return sent
+
+    def _send_answered(self) -> None:
+        answered, self._answered = self._answered, []
+        self._replied += len(answered)
+        for connection, data in answered:
+            if connection.fd >= 0:
+                self._send(connection, data)
+
+    def _watch(self, connection: Connection) -> None:
+        entry: _Entry | None = connection.entry
+        if entry is None or entry.open or connection.fd < 0:
+            super()._watch(connection)
+            return
+        mask = 0 if connection.queued else select.EPOLLOUT if entry.waits_to_write else IN
+        if connection.mask == UNREGISTERED:
+            self._epoll.register(connection.fd, mask)
+        elif mask != connection.mask:
+            self._epoll.modify(connection.fd, mask)
+        connection.mask = mask
+
+    # Ending
+
+    def _say_goodbye(self, connection: Connection) -> None:
+        tls = _tls_of(connection)
+        if tls is not None:
+            with suppress(ssl.SSLError, ValueError):  # it waits for the other side's goodbye; ours is out
+                tls.unwrap()
+        super()._say_goodbye(connection)
+
+    def _close(self, connection: Connection, fd: int) -> None:
+        entry: _Entry | None = connection.entry
+        if entry is not None and not entry.open:
+            self.entering -= 1
+        if entry is not None and entry.tls is not None:
+            entry.tls.close()  # which closes the descriptor
+        elif entry is None or not entry.closed:
+            super()._close(connection, fd)
+
+    def _peer_of(self, connection: Connection) -> Peer:
+        peer, tls = super()._peer_of(connection), _tls_of(connection)
+        return attrs.evolve(peer, subject=subject_of(tls)) if tls is not None else peer
+
+
+def _tls_of(connection: Connection) -> ssl.SSLSocket | None:
+    return connection.entry.tls if connection.entry is not None else None
+
+
+def _is_in(host: str, networks: Sequence[Network]) -> bool:
+    address = ipaddress.ip_address(unmapped(host.partition("%")[0]))
+    return any(address in network for network in networks)

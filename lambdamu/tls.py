@@ -1,0 +1,110 @@
+"""TLS of a port: certificate and key, read again without a restart; who the peer is by its own certificate.
+
+Versions from 1.2 on. Sessions are resumed by tickets, whose keys OpenSSL makes for each process.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+from cryptography import x509
+
+from lambdamu.errors import LambdaMuError
+
+_NAME: Final = "commonName"
+
+
+class TlsError(LambdaMuError):
+    """A file of the certificate, the key or the authorities is not right; str() is one line that names it."""
+
+
+@attrs.frozen
+class TlsPolicy:
+    """`certificate`: PEM, the chain with it; `key`: PEM, without a passphrase. `client_ca`: PEM of those who vouch for
+    clients, empty where clients need no certificate. `handshakes`: begun at once, at most.
+    """
+
+    certificate: str
+    key: str
+    client_ca: str = ""
+    client_certificates_required: bool = False
+    handshakes: int = 1000
+    protocols: Sequence[str] = ()
+    """For ALPN, the first one first."""
+
+
+class TlsDoor:
+    """Makes a TLS connection of a socket. Raise TlsError when the files are not right."""
+
+    def __init__(self, policy: TlsPolicy) -> None:
+        self.policy = policy
+        self.context = make_context(policy)
+        self.expires_at = expiry_of(policy.certificate)
+
+    def adopt(self, other: TlsDoor) -> None:
+        """Shake hands by what another door has read, from now on; those who are in stay in."""
+        self.policy, self.context, self.expires_at = other.policy, other.context, other.expires_at
+
+    def wrap(self, fd: int) -> ssl.SSLSocket:
+        """Return the connection of a descriptor, which is its own from now on. Raise OSError, and it is closed."""
+        sock = socket.socket(fileno=fd)
+        try:
+            sock.setblocking(False)  # the object does not look, and would have it block
+            return self.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        except (OSError, ValueError) as exc:
+            sock.close()
+            raise OSError(str(exc)) from exc
+
+
+def make_context(policy: TlsPolicy) -> ssl.SSLContext:
+    """Return what handshakes are made by. Raise TlsError, which names the file."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    try:
+        context.load_cert_chain(policy.certificate, policy.key, password=_no_passphrase)
+    except (OSError, ValueError) as exc:
+        raise TlsError(f"{policy.certificate} and {policy.key} are no certificate and its key: {_why(exc)}") from exc
+    if policy.client_ca:
+        try:
+            context.load_verify_locations(policy.client_ca)
+        except (OSError, ValueError) as exc:
+            raise TlsError(f"{policy.client_ca} has no certificates of authorities: {_why(exc)}") from exc
+        context.verify_mode = ssl.CERT_REQUIRED if policy.client_certificates_required else ssl.CERT_OPTIONAL
+    if policy.protocols:
+        context.set_alpn_protocols(list(policy.protocols))
+    return context
+
+
+def expiry_of(certificate: str) -> float:
+    """Return when the first certificate of a PEM file ends, Unix seconds. Raise TlsError."""
+    try:
+        found = x509.load_pem_x509_certificates(Path(certificate).read_bytes())[0]
+    except (OSError, ValueError, IndexError) as exc:
+        raise TlsError(f"{certificate} has no certificate: {_why(exc)}") from exc
+    return found.not_valid_after_utc.timestamp()
+
+
+def subject_of(tls: ssl.SSLSocket) -> str:
+    """Return whose certificate the peer has shown: its common name, else its first other name, else its number.
+
+    Empty where it has shown none. The handshake has verified it.
+    """
+    certificate: dict[str, Any] = tls.getpeercert() or {}
+    names = [value for part in certificate.get("subject", ()) for name, value in part if name == _NAME]
+    names += [value for _, value in certificate.get("subjectAltName", ())]
+    return str(names[0]) if names else str(certificate.get("serialNumber", ""))
+
+
+def _no_passphrase() -> str:
+    raise ValueError("the key has a passphrase, and nobody is here to type it")
+
+
+def _why(exc: Exception) -> str:
+    text = exc.strerror or str(exc) if isinstance(exc, OSError) else str(exc)
+    return text or type(exc).__name__
