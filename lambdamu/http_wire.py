@@ -150,7 +150,8 @@ class _Head:
     def __init__(self, data: bytes, most: int) -> None:
         self._target = b""
         self._headers: dict[str, str] = {}
-        parser = httptools.HttpRequestParser(self)
+        self._keep_alive = False
+        self._parser = parser = httptools.HttpRequestParser(self)
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -162,7 +163,7 @@ class _Head:
         if version not in ("1.0", "1.1"):
             text = f"HTTP/1.1 is spoken here, and not HTTP/{version}"
             raise HttpError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, Code.BAD_MESSAGE, text)
-        self._keep_alive = parser.should_keep_alive() and version == "1.1"
+        self._keep_alive = self._keep_alive and version == "1.1"
         self.length = self._length(most)
 
     def on_url(self, data: bytes) -> None:
@@ -172,6 +173,10 @@ class _Head:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         before = self._headers.get(key)
         self._headers[key] = text if before is None else f"{before}, {text}"
+
+    def on_headers_complete(self) -> None:
+        # Afterwards the parser has begun with the next request, and says yes again.
+        self._keep_alive = self._parser.should_keep_alive()
 
     def request(self, body: bytes) -> Request:
         return Request(self._method, self._target.decode("latin-1"), self._headers, body, self._keep_alive)
