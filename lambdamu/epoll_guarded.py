@@ -7,14 +7,13 @@ neither is an `EpollServer`, and pays nothing for this.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import select
 import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -25,8 +24,9 @@ from lambdamu.epoll_connection import UNREGISTERED, Connection
 from lambdamu.epoll_conversation import IN
 from lambdamu.epoll_server import EpollServer
 from lambdamu.errors import RemoteProtocolError
+from lambdamu.forwarded import is_in
 from lambdamu.messages import Code
-from lambdamu.objects import Peer, family_of, unmapped
+from lambdamu.objects import Peer, family_of
 from lambdamu.port import READ_BYTES, TOO_MANY, TOO_MANY_FROM_THERE, Ending, Handler, Network, PortLimits, PortObserver
 from lambdamu.proxy_protocol import missing, told_address
 from lambdamu.tls import TlsDoor, subject_of
@@ -95,7 +95,7 @@ class GuardedServer(EpollServer):
     # Letting in
 
     def _let_in(self, fd: int, address: tuple[str, int]) -> None:
-        proxied = self._proxies and _is_in(address[0], self._proxies)
+        proxied = self._proxies and is_in(address[0], self._proxies)
         if not proxied and self.tls is None:
             super()._let_in(fd, address)
             return
@@ -312,8 +312,3 @@ class GuardedServer(EpollServer):
 
 def _tls_of(connection: Connection) -> ssl.SSLSocket | None:
     return connection.entry.tls if connection.entry is not None else None
-
-
-def _is_in(host: str, networks: Sequence[Network]) -> bool:
-    address = ipaddress.ip_address(unmapped(host.partition("%")[0]))
-    return any(address in network for network in networks)

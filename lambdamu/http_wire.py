@@ -158,6 +158,8 @@ class _Head:
             pass  # to another protocol, which nobody has to go over to
         except httptools.HttpParserError as exc:
             raise HttpError(HTTPStatus.BAD_REQUEST, Code.BAD_MESSAGE, f"this is no request of HTTP: {exc}") from exc
+        finally:
+            del self._parser  # it holds us
         self._method = parser.get_method().decode("ascii")
         version = parser.get_http_version()
         if version not in ("1.0", "1.1"):

@@ -1,0 +1,198 @@
+"""The gateway: the question of clients by HTTP and JSON, for those that cannot speak MessagePack over TCP.
+
+The same decisions by the same code: a request becomes the message that it stands for, and what `Master` answers becomes
+the response. It never holds an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Any, Final, Literal, Protocol
+
+import attrs
+
+from lambdamu.forwarded import HEADERS, client_of
+from lambdamu.http_wire import Request, Response
+from lambdamu.messages import DO_SEND_SERVER, MASTER, Command, Message, Result
+from lambdamu.objects import Later, Peer, Quick, Reply
+from lambdamu.port import Network
+from master.gateway_document import DOCUMENT
+
+SERVER_PATH: Final = "/v1/server"
+DOCUMENT_PATH: Final = "/v1/openapi.json"
+LIVE_PATH: Final = "/livez"
+_METHODS: Final = MappingProxyType(
+    {SERVER_PATH: ("GET", "POST"), DOCUMENT_PATH: ("GET", "HEAD"), LIVE_PATH: ("GET", "HEAD")}
+)
+_STATUSES: Final = MappingProxyType(
+    {
+        Result.OK: HTTPStatus.OK,
+        Result.WAIT: HTTPStatus.OK,
+        Result.NO_SERVER: HTTPStatus.SERVICE_UNAVAILABLE,
+        Result.CLOSED: HTTPStatus.SERVICE_UNAVAILABLE,
+        Result.DENIED: HTTPStatus.FORBIDDEN,
+    }
+)
+_JSON: Final = ("Content-Type", "application/json")
+_NOT_KEPT: Final = ("Cache-Control", "no-store")
+_PREFLIGHT_S: Final = 600
+"""For so long a browser need not ask again whether a page may ask."""
+_PLAIN: Final = Message(MASTER, Command.EVENT, DO_SEND_SERVER)
+
+
+class Door(Protocol):
+    """Who answers clients: the master."""
+
+    def do_send_server(self, message: Message, now: float, peer: Peer) -> Reply: ...
+
+    def quick(self, pack: Callable[[Sequence[Message]], bytes], certificates: bool = False) -> Quick | None:
+        """Return what answers a plain ask, packed so; None where it has to be known whose connection it is."""
+        ...
+
+
+@attrs.frozen
+class GatewayRules:
+    """`origins`: the pages that may ask from a browser, `*` for all. `proxies`: whose word on the client counts."""
+
+    origins: tuple[str, ...] = ()
+    proxies: tuple[Network, ...] = ()
+
+
+class BadJsonError(ValueError):
+    """A body is no JSON that can be taken; the text says why."""
+
+
+class Gateway:
+    """Answers requests."""
+
+    def __init__(self, door: Door, rules: GatewayRules) -> None:
+        self._door = door
+        self.rules = rules
+
+    def handle(self, request: Request, now: float, peer: Peer) -> Sequence[Response]:
+        response = self._answer(request, now, peer)
+        response = attrs.evolve(
+            response,
+            headers=(*response.headers, *self._cors(request)),
+            head_only=request.method == "HEAD",
+            keep_alive=request.keep_alive,
+        )
+        return [response]
+
+    def prepare(self, batch: Sequence[Request]) -> Quick | None:
+        """Return what answers a plain ask of the same bytes: most phones send the same ones each time."""
+        [request] = batch
+        plain = (request.method, request.target) == ("GET", SERVER_PATH) and not request.body
+        told = self.rules.proxies and any(name in request.headers for name in HEADERS)
+        if not plain or told or not request.keep_alive:
+            return None
+        cors = self._cors(request)
+        return self._door.quick(lambda messages: _of_messages(messages, cors).to_bytes())
+
+    def disconnected(self, peer: Peer) -> None:
+        """Nothing is held for anybody."""
+
+    def _answer(self, request: Request, now: float, peer: Peer) -> Response:
+        path = request.target.partition("?")[0]
+        methods = _METHODS.get(path)
+        if methods is None:
+            return _fault(HTTPStatus.NOT_FOUND, "NotFound", f"clients ask at {SERVER_PATH}")
+        if request.method == "OPTIONS":
+            return Response(HTTPStatus.NO_CONTENT, [("Allow", ", ".join((*methods, "OPTIONS")))])
+        if request.method not in methods:
+            text = f"{path} takes {' and '.join(methods)}"
+            refused = _fault(HTTPStatus.METHOD_NOT_ALLOWED, "UnknownCommand", text)
+            return attrs.evolve(refused, headers=[*refused.headers, ("Allow", ", ".join((*methods, "OPTIONS")))])
+        if path == DOCUMENT_PATH:
+            return Response(HTTPStatus.OK, [_JSON], DOCUMENT)
+        if path == LIVE_PATH:
+            return Response(HTTPStatus.OK, [_JSON, _NOT_KEPT], b'{"live":true}')
+        return self._send_server(request, now, peer)
+
+    def _send_server(self, request: Request, now: float, peer: Peer) -> Response:
+        host = client_of(request.headers, peer.host, self.rules.proxies)
+        if host != peer.host:
+            peer = Peer(host, 0)  # a certificate, if any, is the balancer's
+        try:
+            data = _data(request) if request.method == "POST" else None
+        except BadJsonError as exc:
+            return _fault(HTTPStatus.BAD_REQUEST, "BadData", str(exc))
+        reply = self._door.do_send_server(attrs.evolve(_PLAIN, data=data), now, peer)
+        assert not isinstance(reply, Later)  # noqa: S101 - it is never held
+        return _of_messages(reply)
+
+    def _cors(self, request: Request) -> Sequence[tuple[str, str]]:
+        """Return what lets a page read the answer, where it may."""
+        origin = request.headers.get("origin")
+        if not self.rules.origins:
+            return ()
+        every = "*" in self.rules.origins
+        if origin is None or not (every or origin in self.rules.origins):
+            return [("Vary", "Origin")]
+        allowed = [("Access-Control-Allow-Origin", "*" if every else origin), ("Vary", "Origin")]
+        if request.method == "OPTIONS":
+            allowed += [
+                ("Access-Control-Allow-Methods", "GET, POST"),
+                ("Access-Control-Allow-Headers", "Content-Type"),
+                ("Access-Control-Max-Age", str(_PREFLIGHT_S)),
+            ]
+        else:
+            allowed.append(("Access-Control-Expose-Headers", "Retry-After"))
+        return allowed
+
+
+def _of_messages(messages: Sequence[Message], more: Sequence[tuple[str, str]] = ()) -> Response:
+    """Return the response to what the master says."""
+    [message] = messages
+    if message.command == Command.ERROR:
+        return _fault(HTTPStatus.BAD_REQUEST, message.data["Code"], message.data["Text"])
+    headers = [_JSON, _NOT_KEPT, *more]
+    after = message.data["Data"].get("RetryAfter")
+    if after is not None:
+        headers.append(("Retry-After", str(math.ceil(after))))
+    return Response(_STATUSES[Result(message.data["Result"])], headers, _dumps(message.data))
+
+
+def _fault(status: HTTPStatus, code: str, text: str) -> Response:
+    return Response(status, [_JSON, _NOT_KEPT], _dumps({"Error": {"Code": code, "Text": text}}))
+
+
+def _data(request: Request) -> Any:
+    """Return the `Data` of an ask from a body. Raise BadJsonError."""
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise BadJsonError("the body must be application/json")
+    if not request.body:
+        return None
+    try:
+        data = json.loads(request.body, object_pairs_hook=_once, parse_constant=_no_number)
+    except BadJsonError:
+        raise
+    except (ValueError, RecursionError) as exc:
+        raise BadJsonError(
+            f"the body is no JSON: {exc if isinstance(exc, ValueError) else 'nested too deeply'}"
+        ) from exc
+    if data is not None and not isinstance(data, dict):
+        raise BadJsonError("Data must be a map")
+    return data
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise BadJsonError(f"{ascii(key)[:80]} stands there twice")
+        found[key] = value
+    return found
+
+
+def _no_number(word: str) -> Literal[0]:
+    raise BadJsonError(f"{word} is no number of JSON")
+
+
+def _dumps(data: Any) -> bytes:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
