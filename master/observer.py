@@ -17,7 +17,7 @@ from master.core.health import Said
 from master.core.pool import State
 from master.event_log import EventLog
 from master.log import Throttle
-from master.metrics import Metrics
+from master.metrics import Metrics, Refusal
 from master.probing import ProbeObserver
 
 _RESOURCES_LOG_S: Final = 10.0
@@ -59,6 +59,7 @@ class Observer(PortObserver, ProbeObserver):
 
     def accused(self, name: str, verdict: Verdict) -> None:
         self._metrics.accusations[verdict] += 1
+        self._metrics.ejections[name] += verdict is Verdict.EJECTED
         if verdict in _TOLD_VERDICTS and self._accused.let_through(trio.current_time()) is not None:
             self._log.warning("backend_accused", backend=name, verdict=verdict.value)
             self._events.add(trio.current_time(), "backend_accused", verdict.value, name)
@@ -71,7 +72,7 @@ class Observer(PortObserver, ProbeObserver):
         self._metrics.endings[how] += 1
 
     def refused(self) -> None:
-        self._metrics.refused += 1
+        self._metrics.refused[Refusal.LIMIT] += 1
 
     def replied(self, batches: int, took_s: float) -> None:
         self._metrics.answer_s.note(took_s, batches)
@@ -80,7 +81,7 @@ class Observer(PortObserver, ProbeObserver):
         self._metrics.broken[Code(code)] += 1
 
     def cannot_accept(self, error: OSError) -> None:
-        self._metrics.exhausted += 1
+        self._metrics.refused[Refusal.RESOURCES] += 1
         held = self._resources.let_through(trio.current_time())
         if held is not None:
             self._log.error("cannot_accept", error=error.strerror, left_out=held)

@@ -48,6 +48,16 @@ class Pool(Standing):
         """How many asks were answered for each reason."""
         return {**self._answers, Reason.BEST: self._asks.total + self._asks.count - sum(self._answers.values())}
 
+    def takers(self, now: float) -> int:
+        """Return how many backends clients may be sent to."""
+        self._catch_up(now)
+        return sum(level.candidates for level in self._levels.values()) if self.roll.closed is None else 0
+
+    def takes_clients(self, now: float, member: Member) -> bool:
+        """Return whether clients may be sent to a member: where last reports count, it need not even work."""
+        self._catch_up(now)
+        return bool(member.stamp) and self.roll.closed is None
+
     def assign(self, now: float, rng: random.Random, ask: Ask) -> Assignment | Refused:
         """Choose a backend and reserve a place there."""
         expected = self._count_ask(now)

@@ -25,7 +25,7 @@ from master.web.exposition import OPENMETRICS, PROMETHEUS, Renderer, accepts_ope
 from master.web.feed import Events, Feed
 from master.web.gate import CALLER, EVENTS
 from master.web.openapi import DOCUMENT
-from master.web.views import answer_row, backend_row, count_takers, dumps, explanation, pool_row, rows_of
+from master.web.views import answer_row, backend_row, dumps, explanation, pool_row, rows_of
 
 _MOST_ANSWERS: Final = 200
 _LEAST_UNTIL_S: Final = 1.0
@@ -98,7 +98,7 @@ class _Api:
     async def backends(self, _request: Request) -> Response:
         desk, now, per_s = self._desk, trio.current_time(), self._feed.backends.per_s
         rows = await rows_of(list(desk.pool), lambda member: backend_row(desk, member, now, per_s))
-        head = dumps(pool_row(desk, now, count_takers(desk.pool)))
+        head = dumps(pool_row(desk, now))
         return _json(head[:-1] + b',"backends":' + rows + b"}")
 
     async def explain(self, request: Request) -> Response:

@@ -15,7 +15,7 @@ from master.core.pool import Pool, Reason
 from master.event_log import EventLog
 from master.metrics import Metrics
 from master.tokens import LOCAL, Caller, Tokens, load_tokens
-from master.web.controls import Controls, Wanted
+from master.web.controls import Controls, LastReload, Wanted
 
 
 @attrs.define(eq=False)
@@ -51,17 +51,20 @@ class Desk:
     def unready(self) -> str | None:
         """Return why clients should be sent to another master, None when there is no reason."""
         now = trio.current_time()
-        self.pool.works(now)  # has it take in what time has changed
+        takers = self.pool.takers(now)
         if self.stopping:
             return "stopping"
         if self.pool.roll.closed is Reason.FIRST_ROUND:
             return "not every backend has been probed yet"
-        if self.policy.ready_needs_backend and not any(member.stamp for member in self.pool):
+        if self.policy.ready_needs_backend and not takers:
             return "no backend can take anyone"
         return None
 
     def wish(self, name: str) -> Wanted | None:
         return self.controls.wish(name) if self.controls is not None else None
+
+    def last_reload(self) -> LastReload | None:
+        return self.controls.last_reload() if self.controls is not None else None
 
 
 def wall(at: float) -> float:

@@ -20,7 +20,7 @@ from master.core.member import Member
 from master.core.pool import Pool
 from master.event_log import Event
 from master.web.desk import Desk
-from master.web.views import Json, backend_row, count_takers, dumps, event_row, parts, pool_row
+from master.web.views import Json, backend_row, dumps, event_row, parts, pool_row
 
 _EVERY_S: Final = 1.0
 _FRAMES: Final = 128
@@ -147,7 +147,7 @@ class Feed:
 
     def _pool(self, now: float) -> Json:
         rates = {result: round(per_s, 2) for result, per_s in self.results.per_s.items()}
-        return pool_row(self._desk, now, count_takers(self._desk.pool)) | {"asks_per_s": rates}
+        return pool_row(self._desk, now) | {"asks_per_s": rates}
 
     def _rows(self, members: list[Member], now: float) -> list[Json]:
         return [backend_row(self._desk, member, now, self.backends.per_s) for member in members]

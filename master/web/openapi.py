@@ -9,6 +9,7 @@ Schema = dict[str, Any]
 _TEXT: Final[Schema] = {"type": "string"}
 _NUMBER: Final[Schema] = {"type": "number"}
 _COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+_COUNTS: Final[Schema] = {"type": "object", "additionalProperties": _COUNT}
 _FLAG: Final[Schema] = {"type": "boolean"}
 _STATES: Final = ["ready", "no_weight", "unprobed", "down", "lost", "stale", "ejected", "full"]
 
@@ -36,9 +37,11 @@ _POOL: Final[dict[str, Schema]] = {
     "ready": _FLAG,
     "unready": _TEXT,
     "at": _NUMBER,
-    "asks": {"type": "object", "additionalProperties": _COUNT},
+    "asks": _COUNTS,
     "connections": _COUNT,
     "session_s": _or_null(_NUMBER),
+    "panic": _FLAG,
+    "reload": _or_null(_ref("LastReload")),
 }
 _SCHEMAS: Final[dict[str, Schema]] = {
     "Error": _object(error=_TEXT),
@@ -62,7 +65,11 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         assignments_per_s=_or_null(_NUMBER),
         probes=_COUNT,
         probe_failures=_COUNT,
+        failures=_COUNTS,
+        ejections=_COUNT,
         probe_mean_s=_or_null(_NUMBER),
+        probe_p50_s=_or_null(_NUMBER),
+        probe_p99_s=_or_null(_NUMBER),
         admin=_or_null(_ref("Admin")),
     ),
     "Backends": _object(**_POOL, backends=_array(_ref("Backend"))),
@@ -113,6 +120,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         "additionalProperties": False,
     },
     "Changed": _object(name=_TEXT, state={"enum": ["ready", "drain", "maint"]}, who=_TEXT),
+    "LastReload": _object(ok=_FLAG, at=_NUMBER, who=_TEXT, faults=_array(_TEXT) | {"maxItems": 20}),
     "Reloaded": _object(changes=_array(_TEXT), who=_TEXT),
 }
 _REFUSALS: Final = {

@@ -100,7 +100,7 @@ async def test_one_too_many_is_counted_and_told() -> None:
             await first.receive_some(100)
             (refusal,) = await say(address, Message("Master", "Event", "DoSendServer"))
             assert refusal.data["Code"] == "Limit"
-            assert sample(node.metrics.registry, "lambdamu_connections_refused_total") == 1
+            assert sample(node.metrics.registry, "lambdamu_connections_refused_total", why="limit") == 1
             assert sample(node.metrics.registry, "lambdamu_connections") == 1
 
 
@@ -109,14 +109,13 @@ async def test_every_series_is_there_before_anything_happens() -> None:
     for name, labels in (
         ("lambdamu_probes_total", {"backend": "b0"}),
         ("lambdamu_probe_failures_total", {"backend": "b0"}),
-        ("lambdamu_probe_faults_total", {"why": "refused"}),
+        ("lambdamu_backend_ejections_total", {"backend": "b0"}),
+        ("lambdamu_connections_refused_total", {"why": "limit"}),
+        ("lambdamu_connections_refused_total", {"why": "resources"}),
         ("lambdamu_asks_total", {"result": "Wait"}),
         ("lambdamu_connections_ended_total", {"how": "reset"}),
     ):
         assert sample(metrics.registry, name, **labels) == 0
-    metrics.probed("b0", LinkError("refused", "it refused"), 0.0)
-    assert sample(metrics.registry, "lambdamu_probe_faults_total", why="refused") == 1
-    assert sample(Metrics(["b0"], 5).registry, "lambdamu_probe_faults_total", why="refused") == 0
 
 
 async def test_two_masters_in_one_process_do_not_meet() -> None:
