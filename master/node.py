@@ -40,6 +40,8 @@ _LONGEST_GRID_S: Final = 0.02
 _GRID_SHARE: Final = 50
 """Probes that fall into the same 50th of the interval, or 20 ms, go out together: each wake-up costs as much as one."""
 _LIVE_CHECK_S: Final = 1.0
+_TOLD_AT_ONCE: Final = 50
+"""So many backends are told of without a break, which takes a few milliseconds."""
 _NOBODY_LIVES_S: Final = 60.0
 """While no backend works, the log says so once in this time."""
 
@@ -94,6 +96,7 @@ class Node(LogicalMachine):
             self.servers.do_start(nursery)
             self._nursery = nursery
             nursery.start_soon(self._log_whether_anybody_lives)
+            nursery.start_soon(self._tell_news)
             async with trio.open_nursery() as port:
                 addresses = await port.start(self.server.serve, listeners)
                 task_status.started(addresses)
@@ -125,7 +128,7 @@ class Node(LogicalMachine):
             self.servers.stop(name)
         self.pool.change(now, map(make_backend, new.backends), frozenset(difference.moved))
         self.metrics.keep([backend.name for backend in new.backends])
-        self.observer.forget(difference.removed)
+        self.observer.forget((*difference.removed, *difference.moved))
         self.master.policy = _answers(new.master)
         self.servers.do_start(self._nursery)
         self._adopt(now, difference)
@@ -180,6 +183,22 @@ class Node(LogicalMachine):
                 if lives != said:
                     self.events.add(now, "no_live_backend", text)
             said = lives
+
+    async def _tell_news(self) -> None:
+        """By the tick of a timer, in parts: what has changed in the pool, by time alone or by what clients say."""
+        timer, news = Timer(_LIVE_CHECK_S, rng=self._rng), self.pool.news
+        while True:
+            await timer.wait()
+            now = trio.current_time()
+            self.pool.works(now)  # has it take in what time has changed
+            self.observer.hear_who_is_out(now, self.pool.ejections.out(now))
+            for name, admin in news.take_ended().items():
+                self.observer.ended_by_itself(name, admin)
+            news.turn(self.observer.stale)  # one that is set aside may be fresh again without being of use
+            while turned := news.take_turned(_TOLD_AT_ONCE):
+                for name in turned:
+                    self.observer.look(now, self.pool[name])
+                await trio.lowlevel.checkpoint()
 
     def _why_nobody(self, together: bool) -> str:
         if len(self.pool) and not self.pool.roll.size:

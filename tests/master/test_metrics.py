@@ -105,6 +105,18 @@ async def test_one_that_goes_takes_all_its_series_with_it_and_comes_back_as_new(
     assert set(series_of(node.metrics.registry, "b1").values()) == {0}
 
 
+@pytest.mark.parametrize(("capacity", "places"), [(10, -4), (30, 16), (None, None)])
+async def test_the_places_that_are_left_without_the_biggest_may_be_too_few(
+    capacity: int | None, places: float | None
+) -> None:
+    node = make_node(*(BackendConfig(f"b{i}", "h", i + 1, capacity=capacity) for i in range(2)))
+    value = node.metrics.registry.get_sample_value
+    for name in ("b0", "b1"):
+        node.pool.record_report(trio.current_time(), random.Random(1), name, 7, trio.current_time(), ("10.0.0.1", 1))
+    assert value("lambdamu_spare_users") == places
+    assert value("lambdamu_carries_biggest") == (places is None or places >= 0)
+
+
 @pytest.mark.parametrize("rich", [False, True])
 async def test_a_name_survives_whatever_is_in_it(rich: bool) -> None:
     node = make_node(BackendConfig(NASTY, "h", 1))
