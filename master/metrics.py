@@ -69,6 +69,7 @@ class Metrics(Collector):
     def watch(self, pool: Pool) -> None:
         """Show what `pool` knows, from now on."""
         self._pool = pool
+        self.bounds["ejected"] = lambda: _ejected_share(pool, trio.current_time())
 
     def spare(self, now: float) -> Spare:
         """Return whether the users fit when the biggest backend falls; for a large pool as of some seconds ago.
@@ -178,7 +179,13 @@ def _whether_ready(member: Member, now: float) -> float:
 
 
 def _whether_set_aside(member: Member, now: float) -> float:
-    return member.admin.at(now).wish is not Wish.READY
+    return member.wish(now) is not Wish.READY
+
+
+def _ejected_share(pool: Pool, now: float) -> float:
+    """Return how much of what `[breaker]` allows is out; 0 where it allows none."""
+    most = pool.ejections.policy.most_out(pool.roll.size)
+    return len(pool.ejections.out(now)) / most if most else 0.0
 
 
 def _users(member: Member, now: float) -> float:
@@ -208,7 +215,7 @@ def _assignments(member: Member, _now: float) -> float:
 _GAUGES: Final = (
     ("up", "Whether it works, room or not.", _whether_up),
     ("ready", "Whether clients are sent there now.", _whether_ready),
-    ("set_aside", "Whether its operator wants no new clients there.", _whether_set_aside),
+    ("set_aside", "Whether its operator, or it itself, wants no new clients.", _whether_set_aside),
     ("users", "Users reported and sent since.", _users),
     ("capacity", "The most users; no series for no limit.", _capacity),
     ("load", "Users it is likely to have by weight, the number that is compared.", _load),
