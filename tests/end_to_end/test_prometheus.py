@@ -78,7 +78,8 @@ def test_prometheus_scrapes_a_master_with_a_token(
     _, alive = stage.server("--users", "7")
     port, at = free_port(), free_port()
     http = f'[http]\nlisten = "127.0.0.1:{port}"\ntokens_file = "tokens"\n'
-    master, clients = stage.master(alive, text=http, backend='name = "<b1>"\ncapacity = 100')
+    dead = f'[[backend]]\nname = "dead"\nhost = "127.0.0.1"\nport = {free_port()}\ncapacity = 100\n'
+    master, clients = stage.master(alive, text=http + dead, backend='name = "<b1>"\ncapacity = 100')
     wait_for_port(port, master)
     wait_until_up(master, 1)
     ask(clients)

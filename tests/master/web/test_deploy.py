@@ -136,7 +136,7 @@ def test_each_alert_has_a_section_that_it_points_to_and_a_test() -> None:
 
 
 def test_each_command_of_the_document_is_there_with_its_options() -> None:
-    commands = [match.split("#")[0] for match in re.findall(r"(?<![\w/.])lambdamu ([a-z][^`\n|>&]*)", OPERATIONS)]
+    commands = [match.split("#")[0] for match in re.findall(r"(?<![\w/.])lambdamu ([a-z][^`\n|>&)]*)", OPERATIONS)]
     assert len(commands) > 20
     for words in map(str.split, commands):
         command = cli.commands[words[0]]
