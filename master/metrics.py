@@ -82,6 +82,7 @@ class Metrics(Collector):
     def watch(self, pool: Pool) -> None:
         """Show what `pool` knows, from now on."""
         self._pool = pool
+        self.bounds["ejected"] = lambda: _ejected_share(pool, trio.current_time())
 
     def spare(self, now: float) -> Spare:
         """Return whether the users fit when the biggest backend falls; for a large pool as of some seconds ago.
@@ -186,3 +187,9 @@ def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
     family = HistogramMetricFamily(f"lambdamu_{name}", text)
     family.add_metric([], *histogram.buckets())
     return family
+
+
+def _ejected_share(pool: Pool, now: float) -> float:
+    """Return how much of what `[breaker]` allows is out; 0 where it allows none."""
+    most = pool.ejections.policy.most_out(pool.roll.size)
+    return len(pool.ejections.out(now)) / most if most else 0.0

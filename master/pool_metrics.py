@@ -17,7 +17,7 @@ def _whether_up(member: Member, now: float) -> float:
 
 
 def _whether_set_aside(member: Member, now: float) -> float:
-    return member.admin.at(now).wish is not Wish.READY
+    return member.wish(now) is not Wish.READY
 
 
 def _users(member: Member, now: float) -> float:
@@ -42,7 +42,7 @@ def _reservations(member: Member, now: float) -> float:
 
 _GAUGES: Final = (
     ("up", "Whether it works, room or not.", _whether_up),
-    ("set_aside", "Whether its operator wants no new clients there.", _whether_set_aside),
+    ("set_aside", "Whether its operator, or it itself, wants no new clients.", _whether_set_aside),
     ("users", "Users reported and sent since.", _users),
     ("capacity", "The most users; no series for no limit.", _capacity),
     ("load", "Users it is likely to have by weight, the number that is compared.", _load),

@@ -18,7 +18,8 @@ from lambdamu.messages import Message
 from lambdamu.tcp_server import PortLimits, open_listeners
 from lambdamu.testing import FakeBackend, Script
 from master.config import BackendConfig, Config, MasterPolicy, ProbePolicy
-from master.core.pool import State
+from master.core.health import Said
+from master.core.pool import Ask, Assignment, State
 from master.metrics import Metrics
 from master.node import Node
 from master.observer import Observer
@@ -205,3 +206,32 @@ def test_where_descriptors_are_few_connections_are_fewer_and_probes_keep_theirs(
     assert capture.entries[0]["event"] == "few_descriptors"
     enough = Config(limits=PortLimits(connections=5), backends=backends)
     assert fit_descriptors(enough, log, 10) is enough
+
+
+async def test_a_backend_that_says_it_drains_is_set_aside_for_those_who_watch() -> None:
+    async with FakeBackend() as one, FakeBackend() as two, running(one, two) as (node, _):
+        registry = node.metrics.registry
+        node.pool.record_said(trio.current_time(), "b0", Said(drain=True))
+        aside = [sample(registry, "lambdamu_backend_set_aside", backend=name) for name in ("b0", "b1")]
+        assert aside == [1, 0]
+
+
+async def test_how_many_are_ejected_is_shown_as_part_of_how_many_may_be() -> None:
+    members = tuple(BackendConfig(f"b{i}", "127.0.0.1", i + 1) for i in range(7))
+    node = Node(Config(backends=members), rng=random.Random(1), log=capturing_log()[0])
+    now, rng = trio.current_time(), random.Random(1)
+
+    def share() -> float | None:
+        return sample(node.metrics.registry, "lambdamu_bound_ratio", bound="ejected")
+
+    assert share() == 0
+    for i, member in enumerate(node.pool):
+        node.pool.record_report(now, rng, member.backend.name, 0, now, ("127.0.0.1", i + 1))
+    for i in range(100):
+        answer = node.pool.assign(now, rng, Ask(client=f"{i}"))
+        if isinstance(answer, Assignment) and answer.place.name == "b0":
+            node.pool.hear(now, rng, f"{i}", f"192.0.{i}.7", [answer.place.endpoint])
+    assert sample(node.metrics.registry, "lambdamu_ejected") == 1
+    assert share() == 0.5  # of seven, two may be
+    few = Node(Config(backends=members[:2]), rng=rng, log=capturing_log()[0])
+    assert sample(few.metrics.registry, "lambdamu_bound_ratio", bound="ejected") == 0
