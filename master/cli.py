@@ -19,6 +19,7 @@ from master.config_notes import describe
 from master.operator_changes import CHANGES
 from master.operator_commands import COMMANDS
 from master.operator_diff import show_difference
+from master.operator_top import top
 from master.simulation.commands import simulate
 
 _ADDRESS: Final = "HOST:PORT"
@@ -177,7 +178,7 @@ def demo(seconds: float, backends: int) -> int:
 
 
 cli.add_command(simulate)
-for _command in (*COMMANDS, *CHANGES):
+for _command in (*COMMANDS, top, *CHANGES):
     cli.add_command(_command)
 
 

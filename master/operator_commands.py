@@ -101,6 +101,8 @@ def notices(got: Json) -> Iterator[str]:
     """Yield a line for each thing that is not as it should be with a master, beside its backends."""
     if not got["ready"]:
         yield f"this master is not ready: {got['unready']}"
+    if got.get("panic"):
+        yield "panic: too few backends work"
     reload = got.get("reload")
     if reload and not reload["ok"]:
         first, *others = reload["faults"] or ["it is not said why"]
