@@ -18,6 +18,7 @@ from master.config_file import ConfigError, load
 from master.config_notes import describe
 from master.operator_changes import CHANGES
 from master.operator_commands import COMMANDS
+from master.operator_completion import completion
 from master.operator_diff import show_difference
 from master.operator_top import top
 from master.simulation.commands import simulate
@@ -65,7 +66,9 @@ def cli() -> None:
 
 
 @cli.command(epilog="\b\nExample:\n  lambdamu master --config pool.toml")
-@click.option("--config", "path", required=True, metavar="FILE", help="The configuration, a TOML file.")
+@click.option(
+    "--config", "path", type=click.Path(), required=True, metavar="FILE", help="The configuration, a TOML file."
+)
 def master(path: str) -> int:
     """Run a master until SIGTERM or Ctrl-C. The log goes to standard error, as JSON unless that is a terminal."""
     from master.log import make_logger, standard_error  # noqa: PLC0415 - other commands start faster without it
@@ -79,7 +82,7 @@ def master(path: str) -> int:
 @cli.command(
     epilog="\b\nExamples:\n  lambdamu check pool.toml\n  lambdamu check pool.toml --diff http://127.0.0.1:7080"
 )
-@click.argument("file", metavar="FILE")
+@click.argument("file", type=click.Path(), metavar="FILE")
 @click.option("--diff", "url", metavar="URL", help="Say what a reload with FILE would change at this master.")
 @click.option("--json", "as_json", is_flag=True, help="Print the difference as one JSON object.")
 def check(file: str, url: str | None, as_json: bool) -> int:
@@ -178,7 +181,7 @@ def demo(seconds: float, backends: int) -> int:
 
 
 cli.add_command(simulate)
-for _command in (*COMMANDS, top, *CHANGES):
+for _command in (*COMMANDS, top, *CHANGES, completion):
     cli.add_command(_command)
 
 

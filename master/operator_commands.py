@@ -22,7 +22,12 @@ def common(command: Command) -> Command:
     """Give a command what all of them take."""
     options = (
         click.option(
-            "--url", default=_URL, show_default=True, envvar="LAMBDAMU_URL", help="The master's [http] listen."
+            "--url",
+            default=_URL,
+            show_default=True,
+            envvar="LAMBDAMU_URL",
+            show_envvar=True,
+            help="The master's [http] listen.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print the answer as it is, one JSON object."),
     )

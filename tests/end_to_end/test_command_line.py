@@ -30,6 +30,7 @@ from tests.end_to_end.conftest import Stage, free_port, wait_until_up
         ["reload"],
         ["why"],
         ["top"],
+        ["completion"],
     ],
 )
 def test_help_has_an_example(stage: Stage, command: list[str]) -> None:
