@@ -57,12 +57,19 @@ class Terminal:
             assert time.monotonic() < end, self.said[-3000:]
             assert self.read(0.1), self.said[-3000:]
 
-    def end(self) -> int:
+    def interrupt(self) -> int:
         self.popen.send_signal(signal.SIGINT)
         while self.read(5):
             pass
-        os.close(self.ours)
         return self.popen.wait(10)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.popen.kill()
+        self.popen.wait()
+        os.close(self.ours)
 
 
 class Scene:
@@ -94,18 +101,18 @@ def scene(stage: Stage) -> Iterator[Scene]:
 
 
 def test_on_a_terminal_it_is_live_says_when_the_master_is_lost_and_is_right_again(scene: Scene) -> None:
-    terminal = Terminal("top", "--url", scene.url, "--interval", "0.2")
-    terminal.wait_for(lambda screen: "1 of 2 backends takes clients" in screen)
-    ask(scene.port)
-    terminal.wait_for(lambda screen: "[########--] 8/10" in screen and not re.search(r"OK 0\.0", screen))
-    assert "Connection refused" in terminal.screen()
-    scene.kill()
-    terminal.wait_for(lambda screen: "LOST: " in screen and "cannot be reached: Connection refused" in screen)
-    assert "1 of 2 backends takes clients" in terminal.screen()
-    scene.master = scene.start()
-    terminal.wait_for(lambda screen: "LOST" not in screen and "[#######---] 7/10" in screen)
-    assert len(terminal.screen().splitlines()) <= ROWS
-    assert terminal.end() == 0
+    with Terminal("top", "--url", scene.url, "--interval", "0.2") as terminal:
+        terminal.wait_for(lambda screen: "1 of 2 backends takes clients" in screen)
+        ask(scene.port)
+        terminal.wait_for(lambda screen: "[########--] 8/10" in screen and not re.search(r"OK 0\.0", screen))
+        assert "Connection refused" in terminal.screen()
+        scene.kill()
+        terminal.wait_for(lambda screen: "LOST: " in screen and "cannot be reached: Connection refused" in screen)
+        assert "1 of 2 backends takes clients" in terminal.screen()
+        scene.master = scene.start()
+        terminal.wait_for(lambda screen: "LOST" not in screen and "[#######---] 7/10" in screen)
+        assert len(terminal.screen().splitlines()) <= ROWS
+        assert terminal.interrupt() == 0
     assert "Traceback" not in terminal.said
     assert terminal.said.startswith("\x1b[?1049h")
     assert terminal.said.endswith("\x1b[?1049l")
@@ -129,18 +136,19 @@ def test_in_a_pipe_it_is_plain_text_or_json_and_a_lost_master_is_a_line(
     assert (code, [look["takers"] for look in looks]) == (0, [1, 1])
     assert {event["kind"] for event in looks[0]["events"]} >= {"backend_up"}
 
-    reader = subprocess.Popen(
-        [sys.executable, "-m", "master", *top, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert reader.stdout is not None
-    assert "takers" in json.loads(reader.stdout.readline())
-    scene.kill()
-    while "error" not in (look := json.loads(reader.stdout.readline())):
-        pass
-    assert look == {"error": f"{scene.url} cannot be reached: Connection refused"}
-    reader.send_signal(signal.SIGINT)
-    assert reader.communicate(timeout=10)[1] == ""
-    assert reader.returncode == 0
+    command = [sys.executable, "-m", "master", *top, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reader:
+        try:
+            assert reader.stdout is not None
+            assert "takers" in json.loads(reader.stdout.readline())
+            scene.kill()
+            looks = [json.loads(reader.stdout.readline()) for _ in range(10)]
+            assert looks[-1] == {"error": f"{scene.url} cannot be reached: Connection refused"}
+            reader.send_signal(signal.SIGINT)
+            assert reader.communicate(timeout=10)[1] == ""
+            assert reader.returncode == 0
+        finally:
+            reader.kill()
 
     code, said, complaint = command_line(*top)
     assert (code, said) == (1, "")
