@@ -2,7 +2,7 @@
 
 Every default, unit and bound of the project stands here and nowhere else, except the defaults of `PortLimits`, which
 belong to the port, and of `ChoicePolicy`, which belong to the pool. `master.config_file` reads a file into these
-classes and applies the bounds; `master.config_notes` says in words what a configuration means.
+classes and applies the bounds; `master.config_notes` says in words what a configuration means. It is one long table.
 """
 
 from __future__ import annotations
@@ -155,6 +155,18 @@ class Config:
     http: HttpPolicy = HttpPolicy()
     backends: tuple[BackendConfig, ...] = ()
     warnings: tuple[str, ...] = ()
+    as_written: Mapping[tuple[str, str], Any] = attrs.field(factory=dict, hash=False)
+    """By table and key: what stands in the file where the process works with another value."""
+
+    def written(self, table: str, key: str) -> Any:
+        """Return what stands in the file."""
+        return self.as_written.get((table, key), getattr(getattr(self, table), key))
+
+    def work_with(self, table: str, key: str, value: Any) -> Config:
+        """Return this one with a value in place of what stands in the file."""
+        changed = attrs.evolve(getattr(self, table), **{key: value})
+        written = {**self.as_written, (table, key): self.written(table, key)}
+        return attrs.evolve(self, **{table: changed, "as_written": written})
 
 
 TABLES: Final[Mapping[str, type[Any]]] = MappingProxyType(
@@ -170,6 +182,8 @@ TABLES: Final[Mapping[str, type[Any]]] = MappingProxyType(
     }
 )
 """The tables of the file, by name; `backend` is an array of tables."""
+SECRETS: Final = frozenset({("probe", "user_mail")})
+"""Tables and keys whose values are shown to nobody."""
 
 
 @attrs.frozen

@@ -11,6 +11,7 @@ import click
 from lambdamu.address import printable
 from master.operator_client import CallError, Json, get, post
 from master.operator_commands import TOKEN_HINT, Command, ask, common, show
+from master.operator_completion import complete_name
 
 _LOOK_S: Final = 1.0
 _TOO_LATE: Final = 4
@@ -19,7 +20,7 @@ _TOO_LATE: Final = 4
 def _wish(command: Command) -> Command:
     """Give a command what all of those take that say what is wanted of a backend."""
     options = (
-        click.argument("name"),
+        click.argument("name", shell_complete=complete_name),
         click.option("--reason", required=True, help="Why, for those who look at the page."),
         click.option("--for", "for_s", type=click.FloatRange(min=0), help="Seconds after which it ends by itself."),
     )

@@ -170,4 +170,4 @@ def fit_descriptors(config: Config, log: Logger, held: int) -> Config:
     log.warning(
         "few_descriptors", limit=soft, connections=fitting, message=f"raise the limit on open files to {wanted}"
     )
-    return attrs.evolve(config, limits=attrs.evolve(config.limits, connections=fitting))
+    return config.work_with("limits", "connections", fitting)

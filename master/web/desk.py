@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 import trio
 
 from lambdamu.errors import LambdaMuError
 from master.answer_log import AnswerLog
-from master.config import HttpPolicy
+from master.config import Config, HttpPolicy
 from master.core.pool import Pool, Reason
 from master.event_log import EventLog
 from master.metrics import Metrics
@@ -29,6 +29,8 @@ class Desk:
     events: EventLog
     whys: Mapping[str, str]
     """Why backends do not work, by name."""
+    config: Callable[[], Config]
+    """Returns what the master works with now."""
     controls: Controls | None = None
     stopping: bool = False
     """Set from the first signal to stop on."""

@@ -109,7 +109,7 @@ class Feed:
 
     async def _everything(self) -> AsyncGenerator[bytes, None]:
         desk, now = self._desk, trio.current_time()
-        yield b"retry: 1000\n\n" + frame("begin", {"count": len(desk.pool)}) + frame("pool", self._pool(now))
+        yield b"retry: 1000\n\n" + frame("begin", {"count": len(desk.pool)}) + frame("pool", self.pool(now))
         for part in parts(list(desk.pool)):
             yield frame("backends", self._rows(part, trio.current_time()))
         events = [event_row(event) for event in desk.events.last(_LAST_EVENTS)]
@@ -126,7 +126,7 @@ class Feed:
 
     async def _tell(self, now: float) -> None:
         """Tell of the pool, of those whose state has changed, and of some others in their turn."""
-        self._publish(frame("pool", self._pool(now)))
+        self._publish(frame("pool", self.pool(now)))
         changed: list[Member] = []
         others: list[Member] = []
         for part in parts(list(self._desk.pool), 500):
@@ -145,7 +145,8 @@ class Feed:
         if len(self._states) > 2 * len(self._desk.pool):
             self._states.clear()
 
-    def _pool(self, now: float) -> Json:
+    def pool(self, now: float) -> Json:
+        """Return what is said of the pool as a whole, with how many asks are answered a second."""
         rates = {result: round(per_s, 2) for result, per_s in self.results.per_s.items()}
         return pool_row(self._desk, now) | {"asks_per_s": rates}
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from master.config import TABLES
+from master.config_json import schema_of
+
 Schema = dict[str, Any]
 
 _TEXT: Final[Schema] = {"type": "string"}
@@ -42,6 +45,12 @@ _POOL: Final[dict[str, Schema]] = {
     "session_s": _or_null(_NUMBER),
     "panic": _FLAG,
     "reload": _or_null(_ref("LastReload")),
+    "asks_per_s": {"type": "object", "additionalProperties": _NUMBER},
+}
+_WRITTEN: Final[Schema] = {
+    "type": "object",
+    "description": "By table and key: what stands in the file where the process works with another value.",
+    "additionalProperties": {"type": "object"},
 }
 _SCHEMAS: Final[dict[str, Schema]] = {
     "Error": _object(error=_TEXT),
@@ -106,6 +115,13 @@ _SCHEMAS: Final[dict[str, Schema]] = {
                 loads=_array(_object(name=_TEXT, load=_or_null(_NUMBER))),
             )
         ),
+    ),
+    "Log": _object(at=_NUMBER, events=_array(_ref("Event"))),
+    "Event": _object(number=_COUNT, at=_NUMBER, kind=_TEXT, backend=_TEXT, text=_TEXT),
+    "Config": _object(
+        **{name: schema_of(name) for name in TABLES if name != "backend"},
+        as_written=_WRITTEN,
+        backend=_array(schema_of("backend")),
     ),
     "Wish": {
         "type": "object",
@@ -226,6 +242,19 @@ DOCUMENT: Final[Schema] = {
                 "400",
                 *_READING,
                 parameters=[_query("client", _CLIENT + " Left out: everybody's.")],
+            )
+        },
+        "/api/v1/log": {
+            "get": _operation(
+                "log", "What happened last, newest first, at most 50.", _json("The events.", "Log"), *_READING
+            )
+        },
+        "/api/v1/config": {
+            "get": _operation(
+                "config",
+                "The configuration that is at work, by the tables of its file; secrets are null.",
+                _json("All of it.", "Config"),
+                *_READING,
             )
         },
         "/api/v1/events": {

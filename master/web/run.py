@@ -30,7 +30,8 @@ class Web:
         deadlines: Deadlines = DEADLINES,
     ) -> None:
         metrics = node.metrics
-        self.desk = Desk(policy, node.pool, metrics, node.answers, node.events, node.observer.whys, controls)
+        whys = node.observer.whys
+        self.desk = Desk(policy, node.pool, metrics, node.answers, node.events, whys, lambda: node.config, controls)
         self.feed = Feed(self.desk)
         gate = Gate(make_app(self.desk, self.feed), self.desk, log)
         self.server = HttpServer(gate, policy.connections, log, deadlines)

@@ -10,12 +10,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
+
+from master.cli import main
 
 START_S = 20.0
 
@@ -121,6 +123,24 @@ class Stage:
             except subprocess.TimeoutExpired:
                 process.popen.kill()
                 process.wait()
+
+
+@pytest.fixture
+def command_line(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Return what runs the command line in this process, where a second for each start would be too long.
+
+    It returns the exit code, and what was said on standard output and on standard error.
+    """
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        said = capsys.readouterr()
+        assert isinstance(caught.value.code, int)
+        return caught.value.code, said.out, said.err
+
+    return run
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -100,3 +100,54 @@ def test_a_backend_that_is_not_there_is_named(scene: Scene, command: list[str]) 
     code, said = scene.run(*command)
     assert code == 1
     assert "nobody" in said
+
+
+CommandLine = Callable[..., tuple[int, str, str]]
+
+
+def test_check_says_what_a_reload_would_change_and_a_reload_does_that(scene: Scene, command_line: CommandLine) -> None:
+    path = scene.stage.folder / f"pool-{scene.clients}.toml"
+    other = scene.stage.folder / "other.toml"
+    before = path.read_text()
+
+    def check(text: str, *options: str) -> tuple[int, str]:
+        other.write_text(text)
+        return command_line("check", str(other), "--diff", scene.url, *options)[:2]
+
+    def reload(text: str) -> str:
+        path.write_text(text)
+        return command_line("reload", "--url", scene.url)[1]
+
+    assert check(before) == (0, "nothing would change\n")
+    after = before.replace("interval_s = 0.2", "interval_s = 0.25") + f'[[backend]]\nhost = "h"\nport = {free_port()}\n'
+    code, said = check(after)
+    assert (code, said[:2]) == (5, "+ ")
+    assert "~ [probe]: interval_s: 0.2 -> 0.25\n" in said
+    assert json.loads(check(after, "--json")[1]) == {"changes": said.splitlines(), "unseen": []}
+    assert reload(after) == said
+    assert check(after) == (0, "nothing would change\n")
+    hush = after.replace("[probe]", '[probe]\nuser_mail = "hush@example.org"')
+    assert check(hush) == (5, "~ [probe]: user_mail: another one, it is not shown\n")
+    assert reload(hush) == "~ [probe]: user_mail: another one, it is not shown\n"
+    code, said = check(hush)
+    assert (code, said.splitlines()[-1]) == (0, "? [probe]: user_mail: may be another one, it is not shown")
+    assert "hush" not in scene.master.stderr
+    assert check(after.replace("0.25", "true"))[0] == 2
+    assert check(after, "--json", "--diff", f"http://127.0.0.1:{free_port()}")[0] == 1
+
+
+def test_what_the_process_makes_of_its_file_is_no_difference(
+    stage: Stage, command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    http = free_port()
+    (stage.folder / "tokens").write_text("ann: a-token-of-many-letters: read\n")
+    text = f'{FAST}[http]\nlisten = "127.0.0.1:{http}"\ntokens_file = "tokens"\n'
+    master, port = stage.master(text=text, prefix=("prlimit", "--nofile=300:300"))
+    wait_for_port(http, master)
+    [few] = master.events("few_descriptors")
+    assert few["connections"] < 300
+    monkeypatch.chdir(stage.folder)
+    command = ("check", f"pool-{port}.toml", "--diff", f"http://127.0.0.1:{http}")
+    assert "refused (401)" in command_line(*command)[2]
+    monkeypatch.setenv("LAMBDAMU_TOKEN", "a-token-of-many-letters")
+    assert command_line(*command)[:2] == (0, "nothing would change\n")

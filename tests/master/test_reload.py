@@ -85,9 +85,24 @@ def test_probes_and_what_clients_and_stops_wait_for_change_live() -> None:
     difference = compare(OLD, new)
     assert difference.fixed == ()
     assert difference.config == new
-    assert '~ [probe]: user_mail: "master@localhost" -> "other@host"' in difference.lines()
+    assert "~ [probe]: user_mail: another one, it is not shown" in difference.lines()
     assert "~ [master]: linger_s: 0 -> 2" in difference.lines()
 
 
 def test_every_table_is_compared() -> None:
-    assert {field.name for field in attrs.fields(Config)} - {"backends", "warnings"} == TABLES.keys() - {"backend"}
+    others = {"backends", "warnings", "as_written"}
+    assert {field.name for field in attrs.fields(Config)} - others == TABLES.keys() - {"backend"}
+
+
+@pytest.mark.parametrize(
+    ("written", "lines"), [(10000, []), (500, ["! [limits]: connections: 900 -> 500 (needs a restart)"])]
+)
+def test_what_the_process_has_lowered_is_nobodys_change(written: int, lines: list[str]) -> None:
+    old = OLD.work_with("limits", "connections", 900)
+    new = attrs.evolve(OLD, limits=PortLimits(connections=written), backends=(A,))
+    difference = compare(old, new)
+    assert difference.lines() == ['- [[backend]] "b"', *lines]
+    assert difference.config == attrs.evolve(old, backends=(A,))
+    lower = attrs.evolve(OLD, backends=(A, B, BackendConfig("c", "h", 1))).work_with("limits", "connections", 898)
+    assert compare(old, lower).lines() == ['+ [[backend]] "c"']
+    assert compare(old, lower).config.limits.connections == 900

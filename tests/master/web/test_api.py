@@ -10,9 +10,10 @@ import trio
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from lambdamu.messages import DO_SEND_SERVER, MASTER, Command, Message
+from lambdamu.messages import DO_SEND_SERVER, MASTER, Command, Message, Result
 from lambdamu.objects import Peer
 from master.answer_log import hash_of
+from master.config_json import read_config
 from master.core.admin import Wish
 
 NASTY = 'a"b\\c/<é🐌>'
@@ -151,6 +152,31 @@ async def test_what_cannot_be_done_is_said_in_one_line(
         answer = await here.http.post(path, json=body)
         assert answer.status_code == status
         assert said in answer.json()["error"]
+
+
+async def test_the_last_events_come_newest_first(site: Any) -> None:
+    async with site("b1") as here:
+        for number in range(60):
+            here.node.events.add(trio.current_time(), "kind", f"text {number}", NASTY)
+        events = (await here.http.get("/api/v1/log")).json()["events"]
+        assert [event["text"] for event in events] == [f"text {number}" for number in range(59, 9, -1)]
+        assert events[0]["backend"] == NASTY
+
+
+async def test_the_configuration_is_told_whole_and_in_parts(site: Any) -> None:
+    names = [f"b{i}" for i in range(120)]
+    async with site(*names, capacity=5) as here:
+        told = read_config((await here.http.get("/api/v1/config")).json())
+        assert told == here.node.config
+
+
+async def test_how_many_are_asked_a_second_needs_no_reader_of_events(site: Any) -> None:
+    async with site("b1") as here:
+        here.report("b1")
+        with trio.fail_after(10):
+            while not (got := (await here.http.get("/api/v1/backends")).json())["asks_per_s"].get("OK"):
+                here.node.observer.answered(Result.OK)
+        assert got["asks"]["OK"] > 0
 
 
 async def test_a_master_without_controls_says_that_it_cannot(site: Any) -> None:

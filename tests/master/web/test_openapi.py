@@ -33,7 +33,14 @@ def test_each_reference_leads_somewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "schema"), [("backends", "Backends"), ("explain", "Explanation"), ("answers", "Answers")]
+    ("path", "schema"),
+    [
+        ("backends", "Backends"),
+        ("explain", "Explanation"),
+        ("answers", "Answers"),
+        ("log", "Log"),
+        ("config", "Config"),
+    ],
 )
 async def test_an_answer_has_the_fields_of_its_schema(site: Any, path: str, schema: str) -> None:
     async with site("b1", "b2") as here:
