@@ -34,6 +34,7 @@ from master.pool_config import make_backend, make_health, make_pool
 from master.probe import Questions
 from master.probing import Probing
 from master.reload import Difference, compare
+from master.room_watch import PROBLEMS, RoomWatch, take_look
 from master.service import AnswerPolicy, Master
 
 _LONGEST_GRID_S: Final = 0.02
@@ -94,6 +95,7 @@ class Node(LogicalMachine):
             self.servers.do_start(nursery)
             self._nursery = nursery
             nursery.start_soon(self._log_whether_anybody_lives)
+            nursery.start_soon(self._watch_room)
             async with trio.open_nursery() as port:
                 addresses = await port.start(self.server.serve, listeners)
                 task_status.started(addresses)
@@ -180,6 +182,19 @@ class Node(LogicalMachine):
                 if lives != said:
                     self.events.add(now, "no_live_backend", text)
             said = lives
+
+    async def _watch_room(self) -> None:
+        """By the tick of the timer: tell when there is no room for anybody, or not for the users of the biggest."""
+        watch = RoomWatch()
+        timer = Timer(_LIVE_CHECK_S, rng=self._rng, first_s=self.config.probe.interval_s + self.config.probe.timeout_s)
+        while True:
+            await timer.wait()
+            now = trio.current_time()
+            if not self.pool.works(now):
+                continue  # which is told already
+            for kind, text in watch.look(now, take_look(self.pool, self.metrics.spare(now))):
+                (self._log.warning if kind in PROBLEMS else self._log.info)(kind, message=text)
+                self.events.add(now, kind, text)
 
     def _why_nobody(self, together: bool) -> str:
         if len(self.pool) and not self.pool.roll.size:

@@ -119,6 +119,7 @@ class _Process:
                 nursery.start_soon(self._reload, name)
             elif not stopping:
                 stopping = True
+                self.node.events.add(trio.current_time(), "stopping", "this master has been told to stop")
                 if self.web is not None:
                     self.web.leave()
                 settings = self.node.config.master
