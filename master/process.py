@@ -10,12 +10,17 @@ import signal
 import socket
 from collections.abc import AsyncIterator
 from functools import partial
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
 
 from lambdamu.tcp_server import open_listeners
+from master.alerts.alerter import Alerter
+from master.alerts.body import About
+from master.alerts.outbox import Outbox
+from master.alerts.webhook import Webhook
 from master.config import Config
 from master.keeper import Keeper
 from master.log import Sink
@@ -60,6 +65,7 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
     except TokensError as exc:
         log.error("no_tokens", error=str(exc))
         return 1
+    alerter = _make_alerter(node, log)
     process = _Process(node, operations, log, web[0] if web is not None else None)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         await keeper.restore()
@@ -72,12 +78,34 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
                     log.info("http", address=str(address))
             nursery.start_soon(process.obey, signals, nursery)
             nursery.start_soon(keeper.run)
+            nursery.start_soon(alerter.run)
             nursery.start_soon(process.operations.watch)
             nursery.start_soon(_spare_the_collector, config.probe.interval_s + config.probe.timeout_s)
             await process.finished(nursery)
-        await keeper.finish()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keeper.finish)
+            nursery.start_soon(alerter.finish)
     log.info("stopped")
     return process.exit_code
+
+
+def _make_alerter(node: Node, log: Logger) -> Alerter:
+    """Return what posts changes of state, from the end of the first round on; it may be switched on by a reload."""
+    config = node.config
+    first_round_s = max(config.choice.first_round_s, config.probe.interval_s + config.probe.timeout_s)
+    outbox = Outbox(config.alerts, trio.current_time() + first_round_s)
+    node.metrics.alerts = outbox.counts
+    node.metrics.bounds["alerts"] = lambda: outbox.ratio
+    return Alerter(
+        lambda: node.config.alerts,
+        outbox,
+        Webhook(),
+        about=About(str(config.master.listen), version("lambdamu")),
+        pool=node.pool,
+        events=node.events,
+        log=log,
+        rng=random.Random(),
+    )
 
 
 def _open_web(
