@@ -48,7 +48,7 @@ _NOBODY_LIVES_S: Final = 60.0
 class Node(LogicalMachine):
     """A master: `run` serves on `listeners` until `stop`, and then until what was asked is answered."""
 
-    def __init__(self, config: Config, *, rng: random.Random, log: Logger) -> None:
+    def __init__(self, config: Config, *, rng: random.Random, log: Logger, answers: AnswerLog | None = None) -> None:
         super().__init__("master")
         self.config = config
         self._rng = rng
@@ -57,7 +57,8 @@ class Node(LogicalMachine):
         self.pool = make_pool(config)
         self.events = EventLog()
         observer = Observer(self.metrics, log, self.events)
-        self.answers = AnswerLog()
+        observer.secret = config.probe.user_mail
+        self.answers = answers if answers is not None else AnswerLog()
         self.metrics.watch(self.pool)
         self.master = Master(self.pool, _answers(config.master), rng, observer, self.answers)
         self.add(self.master)
@@ -141,6 +142,7 @@ class Node(LogicalMachine):
                 self.servers[change.name].ask_load(now, wanted=change.after)
         if probe == before:
             return
+        self.observer.secret = probe.user_mail
         self.pool.set_health(now, make_health(probe))
         questions = Questions.of(probe.user_name, probe.user_mail)
         self._probing = attrs.evolve(self._probing, policy=probe, questions=questions)

@@ -22,6 +22,8 @@ from master.probing import ProbeObserver
 
 _RESOURCES_LOG_S: Final = 10.0
 CHANGES_AT_ONCE: Final = 6
+_LEAST_SECRET: Final = 4
+"""What is shorter may stand in any text by chance."""
 CHANGE_LOG_S: Final = 10.0
 """A backend that comes and goes all the time is logged once in this time, with the count of what was left out."""
 _TOLD_VERDICTS: Final = frozenset(Verdict) - {Verdict.NOT_SENT, Verdict.COUNTED, Verdict.ALREADY_OUT}
@@ -45,6 +47,8 @@ class Observer(PortObserver, ProbeObserver):
         self._metrics = metrics
         self._log = log
         self._events = events if events is not None else EventLog()
+        self.secret = ""
+        """What the master shows backends to be let in. One may repeat it in what it says is wrong."""
         self.whys: dict[str, str] = {}
         """Why backends do not work, by name, in the words of the last failed probe."""
         self._resources = Throttle(_RESOURCES_LOG_S)
@@ -94,7 +98,7 @@ class Observer(PortObserver, ProbeObserver):
             self._log.info("backend_drains" if said.drain else "backend_drains_no_more", backend=name)
 
     def became(self, name: str, state: State, why: LinkError | None) -> None:
-        now = trio.current_time()
+        now, why = trio.current_time(), self._masked(why)
         if why is None:
             self.whys.pop(name, None)
             self._events.add(now, "backend_up", state.value, name)
@@ -103,6 +107,11 @@ class Observer(PortObserver, ProbeObserver):
             self._events.add(now, "backend_down", str(why), name)
         self._unsaid[name] = _Change(state, why)
         self._say(name, now)
+
+    def _masked(self, why: LinkError | None) -> LinkError | None:
+        if why is None or len(self.secret) < _LEAST_SECRET or self.secret not in str(why):
+            return why
+        return LinkError(why.why, str(why).replace(self.secret, "***"))
 
     def forget(self, names: Iterable[str]) -> None:
         """Keep nothing of backends that are gone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import random
 import resource
@@ -21,6 +22,7 @@ from master.alerts.alerter import Alerter
 from master.alerts.body import About
 from master.alerts.outbox import Outbox
 from master.alerts.webhook import Webhook
+from master.ask_samples import SampledAnswers
 from master.config import Config
 from master.keeper import Keeper
 from master.log import Sink
@@ -53,7 +55,8 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
         return 1
     fit = partial(fit_descriptors, log=log, held=len(os.listdir("/dev/fd")))
     config = fit(config)
-    node = Node(config, rng=random.Random(), log=log)
+    answers = SampledAnswers(log) if log.is_enabled_for(logging.DEBUG) else None
+    node = Node(config, rng=random.Random(), log=log, answers=answers)
     node.metrics.watch_log(lambda: sink.dropped)
     keeper = Keeper(open_store(config.state.file), node, log)
     operations = Operations(node, keeper, log, path, fit=fit)
