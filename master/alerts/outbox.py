@@ -28,6 +28,8 @@ GATHER_S: Final = 1.0
 RESTLESS: Final = 4
 RESTLESS_S: Final = 60.0
 """A matter of one backend is told of at most so many times in this time; then it waits, and is told with its count."""
+_SWEEP_S: Final = 1.0
+"""Where there is no room, it is looked for no more often: thousands of events may come at once."""
 _FIRST_DELAY_S: Final = 1.0
 _LONGEST_DELAY_S: Final = 60.0
 LONGEST_RETRY_AFTER_S: Final = 600.0
@@ -114,6 +116,7 @@ class Outbox:
         self._unknown = 0
         """Changes that were not kept, for want of room, since the last post that came through."""
         self._matters: dict[tuple[str, str], _Matter] = {}
+        self._swept_at = -math.inf
 
     @property
     def ratio(self) -> float:
@@ -205,7 +208,7 @@ class Outbox:
         """Return a new matter, if this is a problem and there is room."""
         if not change.problem:
             return None
-        if change.backend and len(self._matters) >= MOST_MATTERS:
+        if len(self._matters) >= MOST_MATTERS and change.at >= self._swept_at + _SWEEP_S:
             self._sweep(change.at)
         if change.backend and len(self._matters) >= MOST_MATTERS:
             self.counts["dropped"] += 1
@@ -220,6 +223,7 @@ class Outbox:
         return (matter for matter in list(self._matters.values()) if matter.flying is not None)
 
     def _sweep(self, now: float) -> None:
+        self._swept_at = now
         self._matters = {key: matter for key, matter in self._matters.items() if not matter.over(now)}
 
 

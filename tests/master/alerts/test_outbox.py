@@ -157,6 +157,17 @@ def test_switched_off_it_keeps_what_is_a_problem_and_tells_it_when_it_is_switche
     assert [change[1] for change in house.told[0]] == [f"b{i}" for i in range(0, 100, 2)]
 
 
+@pytest.mark.parametrize("policy", [POLICY, AlertsPolicy()])
+def test_what_is_over_leaves_its_room_to_others(policy: AlertsPolicy) -> None:
+    house = House(policy)
+    for round_ in range(3):
+        for kind in ("backend_down", "backend_up"):
+            for i in range(MOST_MATTERS):
+                house.happen(kind, f"b{round_}-{i}")
+            house.pass_(1000)
+    assert house.outbox.counts["dropped"] == 0
+
+
 def test_what_its_operator_has_set_aside_is_nothing_to_hurry_for() -> None:
     house = House()
     house.happen("backend_down", "b1", aside=True)
