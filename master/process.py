@@ -40,6 +40,9 @@ _SPARE_DESCRIPTORS: Final = 16
 _EXIT_SHARE: Final = 0.1
 """Of `grace_s`, what the interpreter has to end in."""
 
+_ALERTS_S: Final = 0.3
+"""What the last post may take; no more than what the interpreter has, either."""
+
 
 async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
     """Serve until a signal says stop; return the exit code: 0 after a clean stop, 1 otherwise.
@@ -87,7 +90,7 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
             await process.finished(nursery)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keeper.finish)
-            nursery.start_soon(alerter.finish)
+            nursery.start_soon(alerter.finish, min(_ALERTS_S, _EXIT_SHARE * config.master.grace_s))
     log.info("stopped")
     return process.exit_code
 

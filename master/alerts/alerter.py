@@ -1,6 +1,6 @@
 """The task that posts: it waits for what is due, posts it, and says when posts fail and work again.
 
-Nobody waits for it but the end of the process, and that for `FINISH_S` at most.
+Nobody waits for it but the end of the process, and that for a moment.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from master.event_log import Event, EventLog
 from master.log import Throttle
 from master.webhook_url import WebhookURL
 
-FINISH_S: Final = 0.3
-"""Of the time that a stop may take."""
 _LOG_S: Final = 600.0
 
 Logger = structlog.typing.FilteringBoundLogger
@@ -74,13 +72,13 @@ class Alerter:
             if post is not None:
                 await self._try(post)
 
-    async def finish(self) -> None:
-        """Post what has not been posted yet, if a moment is enough for it."""
+    async def finish(self, within_s: float) -> None:
+        """Post what has not been posted yet, if `within_s` is enough for it."""
         self._outbox.recall()
         self._outbox.hurry()
         post = self._outbox.take(trio.current_time())
         if post is not None:
-            with trio.move_on_after(FINISH_S):
+            with trio.move_on_after(within_s):
                 await self._try(post)
             self._outbox.recall()
         if self._policy().webhook is not None and self._outbox.undelivered:

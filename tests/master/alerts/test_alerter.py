@@ -15,7 +15,7 @@ import trio
 import trio.lowlevel
 
 from lambdamu.testing import virtual_clock
-from master.alerts.alerter import FINISH_S, Alerter
+from master.alerts.alerter import Alerter
 from master.alerts.body import About
 from master.alerts.outbox import Outbox
 from master.alerts.webhook import WebhookError
@@ -25,6 +25,7 @@ from master.event_log import EventLog
 from master.pool_config import make_pool
 from master.webhook_url import WebhookURL
 
+FINISH_S = 0.3
 URL = WebhookURL.parse("https://hooks.example/hush")
 
 
@@ -90,7 +91,7 @@ async def house(policy: AlertsPolicy | None = None) -> AsyncIterator[House]:
         nursery.start_soon(here.alerter.run)
         yield here
         nursery.cancel_scope.cancel()
-    await here.alerter.finish()
+    await here.alerter.finish(FINISH_S)
 
 
 async def test_a_change_is_posted_with_the_times_of_the_wall(autojump_clock: object) -> None:
