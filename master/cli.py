@@ -69,13 +69,21 @@ def cli() -> None:
 @click.option(
     "--config", "path", type=click.Path(), required=True, metavar="FILE", help="The configuration, a TOML file."
 )
-def master(path: str) -> int:
+@click.option(
+    "--log-level",
+    "level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="What is less than this is not logged; at debug, some of the asks are.",
+)
+def master(path: str, level: str) -> int:
     """Run a master until SIGTERM or Ctrl-C. The log goes to standard error, as JSON unless that is a terminal."""
     from master.log import make_logger, standard_error  # noqa: PLC0415 - other commands start faster without it
     from master.process import run_master  # noqa: PLC0415
 
     sink = standard_error()
-    log = make_logger(sink, json=sys.stderr is None or not sys.stderr.isatty())
+    log = make_logger(sink, json=sys.stderr is None or not sys.stderr.isatty(), level=level)
     return trio.run(run_master, _load(path), log, sink, path)
 
 

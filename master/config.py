@@ -17,6 +17,7 @@ import attrs
 from lambdamu.address import MAX_PORT, Address
 from lambdamu.tcp_server import PortLimits
 from master.core.choice import ChoicePolicy
+from master.webhook_url import WebhookURL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -122,6 +123,19 @@ class HttpPolicy:
 
 
 @attrs.frozen
+class AlertsPolicy:
+    """Where changes of state are posted. Without `webhook` they are not."""
+
+    webhook: WebhookURL | None = None
+    min_interval_s: float = 10.0
+    """Tries lie at least so far apart; what changes meanwhile comes in one post."""
+    timeout_s: float = 5.0
+    """A post that was not answered within this has failed, and is tried again."""
+    keep_s: float = 3600.0
+    """A change that could not be delivered for so long is dropped."""
+
+
+@attrs.frozen
 class BackendConfig:
     """One member of the pool. The file may leave `name` out; it is `host:port` then, or `[v6]:port`."""
 
@@ -153,6 +167,7 @@ class Config:
     breaker: BreakerConfig = BreakerConfig()
     state: StateConfig = StateConfig()
     http: HttpPolicy = HttpPolicy()
+    alerts: AlertsPolicy = AlertsPolicy()
     backends: tuple[BackendConfig, ...] = ()
     warnings: tuple[str, ...] = ()
     as_written: Mapping[tuple[str, str], Any] = attrs.field(factory=dict, hash=False)
@@ -178,11 +193,12 @@ TABLES: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "breaker": BreakerConfig,
         "state": StateConfig,
         "http": HttpPolicy,
+        "alerts": AlertsPolicy,
         "backend": BackendConfig,
     }
 )
 """The tables of the file, by name; `backend` is an array of tables."""
-SECRETS: Final = frozenset({("probe", "user_mail")})
+SECRETS: Final = frozenset({("probe", "user_mail"), ("alerts", "webhook")})
 """Tables and keys whose values are shown to nobody."""
 
 
@@ -259,6 +275,7 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
         },
         StateConfig: {"file": Bounds(0, 4096)},
         HttpPolicy: {"listen": Bounds(0, MAX_PORT), "connections": Bounds(4, 10_000)},
+        AlertsPolicy: {"min_interval_s": Bounds(0.1, 3600), "timeout_s": _DEADLINE, "keep_s": Bounds(1, 86400)},
         BackendConfig: {
             "name": Bounds(1, 128),
             "port": Bounds(1, MAX_PORT),

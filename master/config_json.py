@@ -1,6 +1,7 @@
 """A configuration as JSON, as a running master tells it, and back.  Pure.
 
-A secret is told by nobody: it is null in JSON, unless it is the default, which anybody can read in the documentation.
+A secret is told by nobody: it is null in JSON and its key stands under `hidden`, unless it is the default, which anybody
+can read in the documentation.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ UNKNOWN: Final = ""
 """What stands in a configuration for a secret that was not told; no file can say that."""
 _BACKEND: Final = "backend"
 _WRITTEN: Final = "as_written"
+_HIDDEN: Final = "hidden"
 _KINDS: Final = {bool: "boolean", int: "integer", float: "number"}
 _SINGLE: Final = {name: cls for name, cls in TABLES.items() if name != _BACKEND}
 
@@ -25,13 +27,13 @@ _SINGLE: Final = {name: cls for name, cls in TABLES.items() if name != _BACKEND}
 def tables_of(config: Config) -> dict[str, Any]:
     """Return all tables but the backends, and what stands in the file where another value is at work."""
     tables: dict[str, Any] = {name: values_of(getattr(config, name)) for name in _SINGLE}
-    for name, key in SECRETS:
-        if getattr(getattr(config, name), key) != default_of(name, key):
-            tables[name][key] = None
+    hidden = [each for each in sorted(SECRETS) if getattr(getattr(config, each[0]), each[1]) != default_of(*each)]
+    for name, key in hidden:
+        tables[name][key] = None
     written: dict[str, dict[str, Any]] = {}
     for (name, key), value in config.as_written.items():
         written.setdefault(name, {})[key] = _plain(value)
-    return tables | {_WRITTEN: written}
+    return tables | {_WRITTEN: written, _HIDDEN: [f"{name}.{key}" for name, key in hidden]}
 
 
 def values_of(table: attrs.AttrsInstance) -> dict[str, Any]:
@@ -56,27 +58,26 @@ def read_config(got: Mapping[str, Any]) -> Config:
 
     Raise ValueError, or an ExceptionGroup of such, where it was made by anything else.
     """
-    if got.keys() != {*_SINGLE, _BACKEND, _WRITTEN}:
+    if got.keys() != {*_SINGLE, _BACKEND, _WRITTEN, _HIDDEN}:
         raise ValueError("has other tables than this version")
+    hidden = frozenset(got[_HIDDEN])
     config = Config(
-        **{name: _read(name, got[name]) for name in _SINGLE},
-        backends=tuple(_read(_BACKEND, row) for row in got[_BACKEND]),
+        **{name: _read(name, got[name], hidden) for name in _SINGLE},
+        backends=tuple(_read(_BACKEND, row, hidden) for row in got[_BACKEND]),
     )
     written = {(name, key): value for name, table in got[_WRITTEN].items() for key, value in table.items()}
     return attrs.evolve(config, as_written=written)
 
 
-def _read(name: str, row: Mapping[str, Any]) -> Any:
+def _read(name: str, row: Mapping[str, Any], hidden: frozenset[str]) -> Any:
     cls = TABLES[name]
     if row.keys() != attrs.fields_dict(cls).keys():
         raise ValueError(f"{name} has other keys than this version")
-    return cls(**{key: _value(name, cls, key, value) for key, value in row.items()})
+    return cls(**{key: UNKNOWN if f"{name}.{key}" in hidden else _value(cls, key, value) for key, value in row.items()})
 
 
-def _value(name: str, cls: type[Any], key: str, value: Any) -> Any:
-    if value is None:
-        return UNKNOWN if (name, key) in SECRETS else None
-    return read_value(cls, key, value)
+def _value(cls: type[Any], key: str, value: Any) -> Any:
+    return None if value is None else read_value(cls, key, value)
 
 
 def _schema(hint: Any, *, nullable: bool = False) -> dict[str, Any]:

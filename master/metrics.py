@@ -10,7 +10,7 @@ let others work in between (`master.web.exposition`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import version
@@ -60,6 +60,7 @@ class Metrics(Collector):
         """When the configuration was read last, Unix time; None before the first reload."""
         self.reload_failed = False
         self.store_failures = 0
+        self.alerts: Mapping[str, int] = dict.fromkeys(("sent", "failed", "dropped"), 0)
         self.probes = dict.fromkeys(names, 0)
         self.failures = dict.fromkeys(self.probes, 0)
         # From the first fault on: ten series for each of ten thousand backends would be most of this process.
@@ -146,6 +147,7 @@ class Metrics(Collector):
         if self.reloaded_at is not None:
             yield GaugeMetricFamily("lambdamu_reload_timestamp_seconds", "Time of the last reload.", self.reloaded_at)
         yield total("store_failures", "Times the state could not be written.", self.store_failures)
+        yield by("alerts", "Posts to the webhook, failed tries, and changes given up.", "result", self.alerts)
         if self._log_dropped is not None:
             yield total("log_lines_dropped", "Lines that could not be written.", self._log_dropped())
         if self._http_refused is not None:

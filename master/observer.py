@@ -25,6 +25,8 @@ from master.probing import ProbeObserver
 
 _RESOURCES_LOG_S: Final = 10.0
 CHANGES_AT_ONCE: Final = 6
+_LEAST_SECRET: Final = 4
+"""What is shorter may stand in any text by chance."""
 CHANGE_LOG_S: Final = 10.0
 """A backend that comes and goes all the time is told of once in this time, with the count of what was left out."""
 _TOLD_VERDICTS: Final = frozenset({Verdict.TOGETHER, Verdict.LIMIT, Verdict.NEEDED, Verdict.TRIAL_FAILED})
@@ -67,6 +69,8 @@ class Observer(PortObserver, ProbeObserver):
         self._metrics = metrics
         self._log = log
         self._events = events if events is not None else EventLog()
+        self.secret = ""
+        """What the master shows backends to be let in. One may repeat it in what it says is wrong."""
         self.whys: dict[str, str] = {}
         """Why backends do not work, by name, in the words of the last failed probe."""
         self._resources = Throttle(_RESOURCES_LOG_S)
@@ -124,7 +128,7 @@ class Observer(PortObserver, ProbeObserver):
             self._tell(name, _Topic.DRAINS, _Change(trio.current_time(), kind, "by its own word"))
 
     def became(self, name: str, state: State, why: LinkError | None) -> None:
-        now = trio.current_time()
+        now, why = trio.current_time(), self._masked(why)
         if why is None:
             self.whys.pop(name, None)
             self._up(now, name, state)
@@ -159,6 +163,11 @@ class Observer(PortObserver, ProbeObserver):
         wish = admin.wish.value
         self._log.info("admin_ended", backend=name, admin=wish, who=admin.who, why=admin.why)
         self._events.add(admin.until, "admin_ended", f"{wish} by {admin.who}, its time is over: {admin.why}", name)
+
+    def _masked(self, why: LinkError | None) -> LinkError | None:
+        if why is None or len(self.secret) < _LEAST_SECRET or self.secret not in str(why):
+            return why
+        return LinkError(why.why, str(why).replace(self.secret, "***"))
 
     def forget(self, names: Iterable[str]) -> None:
         """Keep nothing of backends that are gone."""

@@ -105,10 +105,15 @@ class Operations:
         if reloaded.difference is None:
             first, *others = reloaded.faults
             self._log.error("reload_refused", who=reloaded.who, fault=first, other_faults=len(others))
+            self._event("reload_refused", first + f" (and {len(others)} more)" * bool(others))
             return
+        self._event("reloaded", f"by {reloaded.who}")
         self._keeper.changed()
         lines = reloaded.difference.lines()
         left_out = max(0, len(lines) - _SHOWN)
         self._log.info("reloaded", who=reloaded.who, difference=lines[:_SHOWN], left_out=left_out)
         for change in reloaded.difference.fixed:
             self._log.warning("needs_restart", message=str(change))
+
+    def _event(self, kind: str, text: str) -> None:
+        self._node.events.add(trio.current_time(), kind, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import random
 import resource
@@ -10,12 +11,18 @@ import signal
 import socket
 from collections.abc import AsyncIterator
 from functools import partial
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
 
 from lambdamu.tcp_server import open_listeners
+from master.alerts.alerter import Alerter
+from master.alerts.body import About
+from master.alerts.outbox import Outbox
+from master.alerts.webhook import Webhook
+from master.ask_samples import SampledAnswers
 from master.config import Config
 from master.keeper import Keeper
 from master.log import Sink
@@ -33,6 +40,9 @@ _SPARE_DESCRIPTORS: Final = 16
 _EXIT_SHARE: Final = 0.1
 """Of `grace_s`, what the interpreter has to end in."""
 
+_ALERTS_S: Final = 0.3
+"""What the last post may take; no more than what the interpreter has, either."""
+
 
 async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
     """Serve until a signal says stop; return the exit code: 0 after a clean stop, 1 otherwise.
@@ -48,7 +58,8 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
         return 1
     fit = partial(fit_descriptors, log=log, held=len(os.listdir("/dev/fd")))
     config = fit(config)
-    node = Node(config, rng=random.Random(), log=log)
+    answers = SampledAnswers(log) if log.is_enabled_for(logging.DEBUG) else None
+    node = Node(config, rng=random.Random(), log=log, answers=answers)
     node.metrics.watch_log(lambda: sink.dropped)
     keeper = Keeper(open_store(config.state.file), node, log)
     operations = Operations(node, keeper, log, path, fit=fit)
@@ -60,6 +71,7 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
     except TokensError as exc:
         log.error("no_tokens", error=str(exc))
         return 1
+    alerter = _make_alerter(node, log)
     process = _Process(node, operations, log, web[0] if web is not None else None)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         await keeper.restore()
@@ -72,12 +84,34 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
                     log.info("http", address=str(address))
             nursery.start_soon(process.obey, signals, nursery)
             nursery.start_soon(keeper.run)
+            nursery.start_soon(alerter.run)
             nursery.start_soon(process.operations.watch)
             nursery.start_soon(_spare_the_collector, config.probe.interval_s + config.probe.timeout_s)
             await process.finished(nursery)
-        await keeper.finish()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keeper.finish)
+            nursery.start_soon(alerter.finish, min(_ALERTS_S, _EXIT_SHARE * config.master.grace_s))
     log.info("stopped")
     return process.exit_code
+
+
+def _make_alerter(node: Node, log: Logger) -> Alerter:
+    """Return what posts changes of state, from the end of the first round on; it may be switched on by a reload."""
+    config = node.config
+    first_round_s = max(config.choice.first_round_s, config.probe.interval_s + config.probe.timeout_s)
+    outbox = Outbox(config.alerts, trio.current_time() + first_round_s)
+    node.metrics.alerts = outbox.counts
+    node.metrics.bounds["alerts"] = lambda: outbox.ratio
+    return Alerter(
+        lambda: node.config.alerts,
+        outbox,
+        Webhook(),
+        about=About(str(config.master.listen), version("lambdamu")),
+        pool=node.pool,
+        events=node.events,
+        log=log,
+        rng=random.Random(),
+    )
 
 
 def _open_web(
@@ -119,6 +153,7 @@ class _Process:
                 nursery.start_soon(self._reload, name)
             elif not stopping:
                 stopping = True
+                self.node.events.add(trio.current_time(), "stopping", "this master has been told to stop")
                 if self.web is not None:
                     self.web.leave()
                 settings = self.node.config.master

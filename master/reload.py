@@ -12,16 +12,19 @@ from typing import Any, Final
 import attrs
 
 from lambdamu.address import Address, quoted
-from master.config import SECRETS, TABLES, Config, MasterPolicy, ProbePolicy, figure
+from master.config import SECRETS, TABLES, AlertsPolicy, Config, MasterPolicy, ProbePolicy, figure
 
 _LIVE: Final[Mapping[type[Any], frozenset[str]]] = MappingProxyType(
     {
         ProbePolicy: frozenset(field.name for field in attrs.fields(ProbePolicy)),
+        AlertsPolicy: frozenset(field.name for field in attrs.fields(AlertsPolicy)),
         MasterPolicy: frozenset({"grace_s", "linger_s", "retry_after_s", "reload_on_change"}),
     }
 )
 """The keys of tables other than [[backend]] that change without a restart."""
 _PLACE: Final = ("host", "port")
+_SECRET: Final = frozenset({"user_mail", "webhook"})
+"""Keys whose values let somebody in; differences stand in the log."""
 
 
 @attrs.frozen

@@ -16,7 +16,7 @@ from master.core.candidates import Found
 from master.core.ejection import Verdict
 from master.core.explain import explain, set_scene
 from master.core.member import Member
-from master.core.spare import carry_without, find_spare
+from master.core.spare import carry_without, find_spare, weigh
 from master.core.standing import Standing
 
 __all__ = [
@@ -119,7 +119,7 @@ class Pool(Standing):
     def spare(self, now: float) -> Spare:
         """Return whether the users still fit when the biggest backend falls."""
         self._catch_up(now)
-        return find_spare(self, now)
+        return find_spare(weigh(member, now) for member in self)
 
     def _count_ask(self, now: float) -> float:
         """Return V, the asks expected so far."""

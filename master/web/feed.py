@@ -73,7 +73,7 @@ class Feed:
         self._bell = trio.Event()
         self._states: dict[str, str] = {}
         self._turn = 0
-        desk.events.heard = self._hear
+        desk.events.listen(self._hear)
 
     async def run(self) -> None:
         before = trio.current_time()

@@ -121,6 +121,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
     "Config": _object(
         **{name: schema_of(name) for name in TABLES if name != "backend"},
         as_written=_WRITTEN,
+        hidden=_array(_TEXT),
         backend=_array(schema_of("backend")),
     ),
     "Wish": {

@@ -53,7 +53,6 @@ class Web:
     def leave(self) -> None:
         """Hear the first signal to stop: from now on clients are better sent elsewhere."""
         self.desk.stopping = True
-        self.desk.events.add(trio.current_time(), "stopping", "this master has been told to stop")
 
     def stop(self) -> None:
         """End those who read without end."""

@@ -41,9 +41,13 @@ class Process:
         return self._stdout.read_text(errors="replace")
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Return the events of that name in the log."""
+        """Return the events of that name in the log, with the fields that are ours, `error` and `message`."""
         lines = [json.loads(line) for line in self.stderr.splitlines() if line.startswith("{")]
-        return [line for line in lines if line["event"] == name]
+        return [
+            {**line.get("lambdamu", {}), "error": line.get("error", {}).get("message"), "message": line["message"]}
+            for line in lines
+            if line["event"]["action"] == name
+        ]
 
     def signal(self, number: int) -> None:
         self.popen.send_signal(number)
@@ -91,7 +95,13 @@ class Stage:
         return process
 
     def master(
-        self, *ports: int, text: str = "", backend: str = "", port: int | None = None, prefix: tuple[str, ...] = ()
+        self,
+        *ports: int,
+        text: str = "",
+        backend: str = "",
+        port: int | None = None,
+        prefix: tuple[str, ...] = (),
+        options: tuple[str, ...] = (),
     ) -> tuple[Process, int]:
         """Start a master for backends at `ports` with more `text` in its configuration; return it and its port."""
         port = port or free_port()
@@ -101,7 +111,7 @@ class Stage:
             text = "[master]\n" + text
         text = text.replace("[master]", f'[master]\nlisten = "127.0.0.1:{port}"', 1)
         config.write_text(text + "\n" + "".join(entries))
-        process = self.start("master", "--config", str(config), prefix=prefix)
+        process = self.start("master", "--config", str(config), *options, prefix=prefix)
         wait_for_port(port, process)
         return process, port
 

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lambdamu.address import Address
-from master.config import BackendConfig, ChoiceConfig, Config, HttpPolicy, ProbePolicy
+from master.config import AlertsPolicy, BackendConfig, ChoiceConfig, Config, HttpPolicy, ProbePolicy
 from master.config_file import parse
 from master.config_json import UNKNOWN, read_config, tables_of, values_of
+from master.webhook_url import WebhookURL
 
 FULL = """
 [limits]
@@ -70,9 +71,11 @@ def test_numbers_come_back_to_the_last_digit(weight: float, capacity: int | None
 
 
 def test_a_secret_is_not_told_and_a_default_is_none() -> None:
-    secret = Config(probe=ProbePolicy(user_mail="hush@example.org"))
+    webhook = WebhookURL.parse("https://hooks.example/hush")
+    secret = Config(probe=ProbePolicy(user_mail="hush@example.org"), alerts=AlertsPolicy(webhook))
     assert "hush" not in json.dumps(told(secret))
-    assert read_config(told(secret)).probe.user_mail == UNKNOWN
+    assert read_config(told(secret)).probe.user_mail == read_config(told(secret)).alerts.webhook == UNKNOWN
+    assert read_config(told(Config())).alerts.webhook is None
     assert read_config(told(Config())).probe.user_mail == "master@localhost"
 
 

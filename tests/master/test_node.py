@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry
 from lambdamu.address import Address
 from lambdamu.datapack import Decoder, encode
 from lambdamu.errors import LinkError
-from lambdamu.messages import Message
+from lambdamu.messages import Message, Result
+from lambdamu.objects import Peer
 from lambdamu.tcp_server import PortLimits, open_listeners
 from lambdamu.testing import FakeBackend, Script
 from master.config import BackendConfig, Config, MasterPolicy, ProbePolicy
@@ -26,6 +27,7 @@ from master.observer import Observer
 from master.process import fit_descriptors
 
 LOCAL = Address("127.0.0.1", 0)
+PEER = Peer("203.0.113.7", 4)
 QUICK = ProbePolicy(interval_s=0.05, timeout_s=0.05, stale_after_s=60.0)
 
 
@@ -235,3 +237,36 @@ async def test_how_many_are_ejected_is_shown_as_part_of_how_many_may_be() -> Non
     assert share() == 0.5  # of seven, two may be
     few = Node(Config(backends=members[:2]), rng=rng, log=capturing_log()[0])
     assert sample(few.metrics.registry, "lambdamu_bound_ratio", bound="ejected") == 0
+
+
+async def test_an_hour_with_a_dead_backend_and_ten_thousand_asks_to_nobody_are_few_lines(
+    autojump_clock: object,
+) -> None:
+    log, capture = capturing_log()
+    config = Config(MasterPolicy(listen=LOCAL), backends=(BackendConfig("b0", "127.0.0.1", 1),))
+    node = Node(config, rng=random.Random(1), log=log)
+    refused = LinkError("refused", "it refused")
+    node.observer.became("b0", State.DOWN, refused)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node._log_whether_anybody_lives)
+        nursery.start_soon(node._watch_room)
+        for _ in range(3600):
+            node.pool.record_failure(trio.current_time(), "b0")
+            node.observer.probed("b0", refused, 1.0)
+            for _ in range(3):
+                node.master.do_send_server(Message("Master", "Event", "DoSendServer"), trio.current_time(), PEER)
+            await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert node.metrics.asks[Result.NO_SERVER] == 10_800
+    assert 60 <= len(capture.entries) < 65  # one a minute, that nobody lives, and the first word on the backend
+
+
+async def test_what_lets_the_master_in_at_a_backend_is_told_to_nobody_when_the_backend_repeats_it() -> None:
+    log, capture = capturing_log()
+    members = (BackendConfig("b0", "127.0.0.1", 1),)
+    node = Node(Config(probe=ProbePolicy(user_mail="hush@host"), backends=members), rng=random.Random(1), log=log)
+    node.observer.became("b0", State.DOWN, LinkError("bad_auth", "it answered: no user hush@host here"))
+    (entry,) = capture.entries
+    (event,) = node.events.last(9)
+    assert entry["text"] == event.text == node.observer.whys["b0"] == "it answered: no user *** here"
+    assert "hush" not in f"{capture.entries}{event}"

@@ -145,6 +145,21 @@ async def test_one_wrong_character_changes_nothing_and_one_line_says_where(tmp_p
         await home.until_ready("b0", "b1")
 
 
+async def test_a_reload_that_was_refused_and_one_that_was_good_are_events(tmp_path: Path) -> None:
+    async with fleet(1) as backends, house(tmp_path / "pool.toml", *backends) as home:
+        home.file.write_text("[probe]\ninterval_s = true\nfall = 0\n")
+        await home.operations.reload("ann")
+        home.write(*backends)
+        await home.operations.reload("ann")
+        refused, good = (event for event in home.node.events.last(99) if event.kind.startswith("reload"))
+        assert (refused.kind, refused.text.count("[probe]: interval_s"), refused.text[-13:]) == (
+            "reload_refused",
+            1,
+            " (and 1 more)",
+        )
+        assert (good.kind, good.text) == ("reloaded", "by ann")
+
+
 async def test_one_that_is_removed_leaves_no_series_no_task_and_no_connection(tmp_path: Path) -> None:
     async with fleet(2) as backends, house(tmp_path / "pool.toml", *backends) as home:
         assert home.sample("probes_total", backend="b1") is not None

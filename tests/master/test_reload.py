@@ -7,8 +7,18 @@ import pytest
 
 from lambdamu.address import Address
 from lambdamu.tcp_server import PortLimits
-from master.config import TABLES, BackendConfig, ChoiceConfig, Config, MasterPolicy, ProbePolicy, StateConfig
+from master.config import (
+    TABLES,
+    AlertsPolicy,
+    BackendConfig,
+    ChoiceConfig,
+    Config,
+    MasterPolicy,
+    ProbePolicy,
+    StateConfig,
+)
 from master.reload import compare
+from master.webhook_url import WebhookURL
 
 A = BackendConfig("a", "10.0.0.1", 9001)
 B = BackendConfig("b", "10.0.0.2", 9001)
@@ -106,3 +116,13 @@ def test_what_the_process_has_lowered_is_nobodys_change(written: int, lines: lis
     lower = attrs.evolve(OLD, backends=(A, B, BackendConfig("c", "h", 1))).work_with("limits", "connections", 898)
     assert compare(old, lower).lines() == ['+ [[backend]] "c"']
     assert compare(old, lower).config.limits.connections == 900
+
+
+def test_the_webhook_changes_live_and_no_secret_stands_in_the_difference() -> None:
+    alerts = AlertsPolicy(WebhookURL.parse("https://hooks.example/secret"), keep_s=60.0)
+    new = attrs.evolve(OLD, probe=ProbePolicy(user_mail="secret@host"), alerts=alerts)
+    difference = compare(OLD, new)
+    assert difference.config == new
+    assert difference
+    assert "secret" not in "\n".join([*difference.lines(), repr(alerts)])
+    assert len(difference.lines()) == 3
