@@ -1,7 +1,7 @@
 """A configuration as JSON, as a running master tells it, and back.  Pure.
 
-A secret is told by nobody: it is null in JSON and its key stands under `hidden`, unless it is the default, which anybody
-can read in the documentation.
+A secret is told by nobody: it is null in JSON and its key stands under `hidden`, unless it is the default, which
+anybody can read in the documentation.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lambdamu.errors import LinkError
 from lambdamu.messages import LinkFault
 from master.answer_log import AnswerLog
-from master.config import HttpPolicy
+from master.config import Config, HttpPolicy
 from master.core.admin import Admin, Wish
 from master.core.backend import Backend
 from master.core.choice import ChoicePolicy, Panic
@@ -95,7 +95,7 @@ def test_what_is_shown_is_what_is_counted_is_what_can_be_chosen(
     backends = {name: named(name, kind) for name, kind in zip(NAMES, kinds, strict=True)}
     pool = Pool(backends.values(), HealthPolicy(fall=2, stale_after_s=3.0), LoadPolicy(), choice)
     metrics, now = Metrics(NAMES, 5), 100.0
-    desk = Desk(HttpPolicy(), pool, metrics, AnswerLog(), EventLog(), {})
+    desk = Desk(HttpPolicy(), pool, metrics, AnswerLog(), EventLog(), {}, Config)
     for word, name, seconds in steps:
         step(pool, now, word, name, backends)
         now += seconds
