@@ -1,7 +1,7 @@
 // What an operator asks and wants: why a client got its answer, and that a backend be drained, left alone or back.
 import { at, count, explained, make, meaning, moment, put, round } from "./parts.js";
 
-const ANSWERS = 50;
+const ANSWERS = 20;
 const STANDINGS = 50;
 const TIMEOUT_MS = 10000;
 const UNREACHABLE = "the master cannot be reached";

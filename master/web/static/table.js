@@ -2,7 +2,8 @@
 // click is lost to an update, and a pool of thousands costs no more than the rows that are shown.
 import { at, count, draw as drawn, make, meaning, moment, plain, put, rate, round, set, span } from "./parts.js";
 
-const SHOWN = 200;
+const SHOWN = 50;
+const MOST = 200;
 const ASIDE = new Set(["drain", "maint", "no_weight"]);
 const WISHES = ["drain", "maint", "ready"];
 const first = (value) => (value === null || value === undefined ? -Infinity : -value);
@@ -10,6 +11,7 @@ const first = (value) => (value === null || value === undefined ? -Infinity : -v
 const entries = new Map(); // name -> {row, heard, cells, tr}
 let sortedBy = "state";
 let wanted = "";
+let shown = SHOWN;
 
 function failures(row) {
   const reasons = Object.entries(row.failures || {}).filter(([, times]) => times).sort((a, b) => b[1] - a[1]);
@@ -34,7 +36,7 @@ function use(row) {
 
 function mark(row) {
   if (row.takes_clients) return "✓";
-  if (ASIDE.has(row.state)) return "–";
+  if (ASIDE.has(row.state)) return "○";
   return row.works ? "!" : "✗";
 }
 
@@ -60,7 +62,7 @@ const COLUMNS = {
     [row.name, [row.address === row.name ? "" : row.address, row.zone && "zone " + row.zone].filter(Boolean).join(", ")],
   order: () => 0 },
   state: { head: "State", show: ({ row }) => [mark(row) + " " + row.state, why(row)],
-    order: (row) => ["✗", "!", "–", "✓"].indexOf(mark(row)) },
+    order: (row) => ["✗", "!", "○", "✓"].indexOf(mark(row)) },
   users: { head: "Users", show: ({ row }) =>
     [use(row), row.reservations ? count(row.reservations) + " sent, not yet reported" : ""],
   order: (row) => first(row.users) },
@@ -128,7 +130,7 @@ function write(entry) {
   const { users, capacity } = entry.row;
   set(entry.bar.parentNode, "class", capacity === null ? "meter unlimited" : "meter");
   set(entry.bar, "width", capacity ? round(Math.min(100, 100 * users / capacity)) : 0);
-  set(entry.tr, "class", { "✓": "in", "–": "aside" }[mark(entry.row)] || "out");
+  set(entry.tr, "class", { "✓": "in", "○": "aside" }[mark(entry.row)] || "out");
   return entry.tr;
 }
 
@@ -163,10 +165,11 @@ function arrange(body, rows) {
 
 export function draw() {
   const found = sorted();
-  arrange(at("backends"), found.slice(0, SHOWN).map(write));
-  const more = found.length > SHOWN ? count(found.length - SHOWN) + " more are not shown: filter or sort to see them. " : "";
-  const none = wanted && !found.length ? "No backend has all of these words." : "";
-  put(at("more"), more + none);
+  arrange(at("backends"), found.slice(0, shown).map(write));
+  const left = found.length - shown;
+  at("show").hidden = left <= 0 || shown === MOST;
+  if (left > 0) put(at("more"), count(left) + (left === 1 ? " more is not shown" : " more are not shown") + ": filter or sort to see them.");
+  else put(at("more"), wanted && !found.length ? "No backend has all of these words." : "");
 }
 
 export function take(rows) {
@@ -211,6 +214,10 @@ function markSorted() {
 
 at("heads").append(...Object.keys(COLUMNS).map(makeHead));
 markSorted();
+at("show").addEventListener("click", () => {
+  shown = MOST;
+  draw();
+});
 at("filter").addEventListener("input", (event) => {
   wanted = event.target.value.trim().toLowerCase();
   draw();
