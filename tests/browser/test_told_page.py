@@ -49,8 +49,14 @@ def test_a_refused_reload_is_shown_with_its_faults_until_one_succeeds(page: FedP
 
 def test_panic_is_said_in_words(page: FedPage) -> None:
     page.begin([row("b1")], [], panic=True, takers=0, verdict="too few backends work")
-    page.sees(page.at("panic"), "too few backends work")
+    page.sees_only(page.at("panic"), "Panic: too few backends work, so nobody is sent anywhere.")
     page.sees_only(page.at("mark"), "✗")
+    page.tell_pool(1, panic=True)
+    page.sees(page.at("panic"), "so the last good reports of all are taken for true")
+    page.sees_only(page.at("mark"), "!")
+    page.tell_pool(1)
+    page.sees_only(page.at("panic"), "")
+    page.sees_only(page.at("mark"), "✓")
 
 
 def test_probe_times_failures_by_reason_and_ejections_are_shown_where_they_are_told(page: FedPage) -> None:

@@ -57,6 +57,7 @@ function makeAsks() {
   return RESULTS.map((result, i) => {
     const item = make("li");
     item.dataset.result = result;
+    item.hidden = true;
     const sample = draw("svg", { viewBox: "0 0 30 10", class: "sample", "aria-hidden": "true" });
     sample.append(draw("path", { class: "line " + result, d: "M0 5H30" }));
     const text = make("span");

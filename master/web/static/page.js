@@ -36,12 +36,13 @@ function drawLog() {
 }
 
 function judge(pool) {
-  const bad = pool.panic || !pool.takers;
-  const mark = bad ? "✗" : pool.verdict.includes("do not fit") ? "!" : "✓";
+  const doubt = pool.panic || pool.verdict.includes("do not fit");
+  const mark = !pool.takers ? "✗" : doubt ? "!" : "✓";
   put(at("mark"), mark);
   put(at("verdict"), pool.verdict);
   document.title = mark + " " + pool.takers + "/" + pool.count + " lambdamu";
-  put(at("panic"), pool.panic ? "panic: too few backends work, so what clients are told obeys [choice] panic" : "");
+  const instead = pool.takers ? "the last good reports of all are taken for true." : "nobody is sent anywhere.";
+  put(at("panic"), pool.panic ? "Panic: too few backends work, so " + instead : "");
 }
 
 function facts(pool) {
@@ -110,7 +111,6 @@ function linked(yes) {
   const now = yes ? "ok" : "lost";
   if (now === link) return;
   link = now;
-  document.body.classList.toggle("lost", !yes);
   put(at("link"), yes ? "" :
     "The link to the master is lost since " + moment(wallHeardAt / 1000) + "; what stands here is old. Trying again…");
   if (yes) return;

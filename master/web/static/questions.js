@@ -31,7 +31,7 @@ function told(backend, result, reason) {
   const what = backend ? ["sent to ", make("bdi", backend)] : ["told ", make("bdi", explained(result))];
   const strong = make("strong");
   strong.append(...what);
-  return [strong, ...(reason ? [" because ", make("bdi", explained(reason))] : [])];
+  return [strong, " because ", make("bdi", explained(reason))];
 }
 
 const load = (number) => (number === null ? "?" : round(number, 2));
@@ -44,11 +44,10 @@ function compared(loads, backend) {
 
 function showAnswer(answer) {
   const item = make("li");
-  const who = [answer.client ? "client " + answer.client.slice(0, 12) : "no id", answer.network && "from " + answer.network,
+  const who = [answer.client ? "client " + answer.client.slice(0, 12) : "no id", "from " + answer.network,
     answer.zone && "zone " + answer.zone].filter(Boolean).join(", ");
-  const short = answer.reason ? [] : [paragraph("A plain ask, answered the short way: its address and reason are not kept.")];
   item.append(paragraph(make("time", moment(answer.at)), " ", make("bdi", who)),
-    paragraph(...told(answer.backend, answer.result, answer.reason)), ...compared(answer.loads, answer.backend), ...short);
+    paragraph(...told(answer.backend, answer.result, answer.reason)), ...compared(answer.loads, answer.backend));
   return item;
 }
 
