@@ -60,8 +60,8 @@ function standing(each) {
 function showNow(now) {
   const rows = [...now.backends].sort((a, b) =>
     (b.name === now.chosen) - (a.name === now.chosen) || (a.load ?? Infinity) - (b.load ?? Infinity));
-  const zone = now.zone ? [" (zone ", make("bdi", now.zone), ")"] : [];
-  at("now").replaceChildren("Asked now, it would be ", ...told(now.chosen, "NoServer", now.reason), ...zone);
+  const zone = now.zone ? [" in zone ", make("bdi", now.zone)] : [];
+  at("now").replaceChildren("Asked now", ...zone, ", it would be ", ...told(now.chosen, "NoServer", now.reason));
   at("standings").replaceChildren(...rows.slice(0, STANDINGS).map(standing));
   if (rows.length > STANDINGS) at("standings").append(make("li", count(rows.length - STANDINGS) + " more"));
   at("standing").hidden = false;
