@@ -86,11 +86,11 @@ def test_the_page_says_that_the_link_is_lost_and_is_right_again_when_it_is_back(
     page.close()
 
 
-def test_with_tokens_the_browser_asks_for_one_and_all_of_the_page_works(stage: Stage, browser: Any) -> None:
+def test_with_tokens_the_browser_asks_for_one_and_a_refused_reload_is_shown(stage: Stage, browser: Any) -> None:
     at, port, token = free_port(), free_port(), "a-token-of-many-letters"
     (stage.folder / "tokens").write_text(f"ann: {token}: read\n")
     stage.server(port=at)
-    start(stage, port, at, http='tokens_file = "tokens"\n')
+    master, clients = start(stage, port, at, http='tokens_file = "tokens"\n')
     page, name = Page(browser, port, http_credentials={"username": "ann", "password": token}), f"127.0.0.1:{at}"
     page.verdict("1 of 2 backends takes clients")
     page.search("")
@@ -99,6 +99,12 @@ def test_with_tokens_the_browser_asks_for_one_and_all_of_the_page_works(stage: S
     page.page.get_by_label("Reason").fill("upgrade")
     page.page.get_by_role("button", name="Do it").click()
     page.sees(page.at("ask-error"), "this token may read, not change")
+    config = stage.folder / f"pool-{clients}.toml"
+    config.write_text(config.read_text().replace("capacity = 50", "capacity = -5"))
+    master.signal(signal.SIGHUP)
+    page.sees(
+        page.at("reload"), f"The reload of .* by SIGHUP was refused.*{config.name}.*capacity: must be a whole number"
+    )
     page.complaints.clear()  # the browser tells of the refusal
     page.close()
 
