@@ -33,8 +33,9 @@ _MOST_EVENTS: Final = 50
 _LEAST_UNTIL_S: Final = 1.0
 _MOST_UNTIL_S: Final = 30 * 86400.0
 _MOST_REASON: Final = 200
-_STATIC: Final = {"/": ("page.html", "text/html"), "/page.js": ("page.js", "text/javascript")} | {
-    "/page.css": ("page.css", "text/css")
+_SCRIPTS: Final = ("page.js", "parts.js", "table.js", "charts.js", "questions.js")
+_STATIC: Final = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css")} | {
+    f"/{name}": (name, "text/javascript") for name in _SCRIPTS
 }
 Handler = Callable[[Request], Awaitable[Response]]
 

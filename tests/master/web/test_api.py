@@ -188,7 +188,7 @@ async def test_a_master_without_controls_says_that_it_cannot(site: Any) -> None:
 
 async def test_the_page_is_there_with_its_parts_and_may_run_nothing_else(site: Any) -> None:
     async with site() as here:
-        for path, kind in (("/", "text/html"), ("/page.js", "text/javascript"), ("/page.css", "text/css")):
+        for path, kind in (("/", "text/html"), ("/table.js", "text/javascript"), ("/page.css", "text/css")):
             answer = await here.http.get(path)
             assert answer.status_code == 200
             assert answer.headers["content-type"] == f"{kind}; charset=utf-8"
