@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.end_to_end.conftest import Stage, free_port, named, wait_for_port, wait_until_up
+from tests.end_to_end.conftest import Stage, free_port, named, wait_for_port, wait_until_named, wait_until_up
 
 FAST = "[probe]\ninterval_s = 0.2\ntimeout_s = 0.2\nstale_after_s = 0.6\n[choice]\nfirst_round_s = 0\n"
 
@@ -100,3 +100,47 @@ def test_a_backend_that_is_not_there_is_named(scene: Scene, command: list[str]) 
     code, said = scene.run(*command)
     assert code == 1
     assert "nobody" in said
+
+
+@pytest.mark.parametrize("way", ["signal", "command", "change of the file"])
+def test_with_a_wrong_file_of_tokens_no_reload_takes_in_anything(
+    stage: Stage, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, other = "a-token-of-sixteen", "another-of-sixteen"
+    monkeypatch.setenv("LAMBDAMU_TOKEN", token)
+    tokens = stage.folder / "tokens"
+    tokens.write_text(f"ann: {token}: write\n")
+    (_, first), (_, second) = stage.server(), stage.server()
+    http = free_port()
+    extra = f"[master]\nreload_on_change = {str(way not in ('signal', 'command')).lower()}\n{FAST}[http]\n"
+    master, port = stage.master(first, text=f'{extra}listen = "127.0.0.1:{http}"\ntokens_file = "tokens"\n')
+    wait_for_port(http, master)
+    wait_until_up(master, 1)
+    file, url = stage.folder / f"pool-{port}.toml", f"http://127.0.0.1:{http}"
+
+    def reload(code: int, event: str) -> None:
+        told = len(master.events(event))
+        if way == "command":
+            done = stage.run("reload", "--url", url)
+            assert done.returncode == code
+            assert done.stderr.count("line 2 is not") == code
+        elif way == "signal":
+            master.signal(signal.SIGHUP)
+        end = time.monotonic() + 10
+        while len(master.events(event)) == told:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    tokens.write_text(f"ann: {other}: write\nbob: {other}: all\n")
+    file.write_text(file.read_text().replace(str(first), str(second)))
+    reload(1, "reload_refused")
+    [refused] = master.events("reload_refused")
+    assert f"{tokens}: line 2 is not" in refused["fault"]
+    assert other not in master.stderr
+    assert named(port) == first
+    assert stage.run("status", "--url", url).returncode == 0
+    tokens.write_text(f"ann: {other}: write\n")
+    file.write_text(file.read_text() + "\n")
+    reload(0, "reloaded")
+    wait_until_named(port, second)
+    assert stage.run("status", "--url", url).returncode == 1
