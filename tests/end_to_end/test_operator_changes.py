@@ -19,7 +19,8 @@ class Scene:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.ports = [stage.server("--users", "7")[1] for _ in range(2)]
+        started = [stage.server("--users", "7") for _ in range(2)]
+        self.servers, self.ports = [server for server, _ in started], [port for _, port in started]
         http = free_port()
         self.state = stage.folder / f"state-{http}.sqlite"
         self.extra = f'{FAST}[http]\nlisten = "127.0.0.1:{http}"\n[state]\nfile = "{self.state}"\n'
@@ -68,6 +69,14 @@ def test_a_drain_that_waits_says_how_many_are_left_and_gives_up_at_its_deadline(
     assert (code, said) == (0, f"{scene.name(0)} is drain, 7 users\n")
 
 
+def test_a_drain_that_waits_for_one_that_is_dead_ends_and_says_so(scene: Scene) -> None:
+    scene.servers[0].signal(signal.SIGKILL)
+    code, said = scene.run("drain", scene.name(0), "--reason", "upgrade", "--wait")
+    assert code == 1
+    assert f"{scene.name(0)} is " in said
+    assert "not known any more" in said
+
+
 def test_what_operators_want_outlives_the_master(scene: Scene) -> None:
     assert scene.run("maint", scene.name(1), "--reason", "disk", "--for", "3600")[0] == 0
     scene.master.signal(signal.SIGTERM)
@@ -95,7 +104,14 @@ def test_a_reload_takes_in_the_whole_file_or_nothing_of_it(scene: Scene) -> None
     assert third in scene.named(60)
 
 
-@pytest.mark.parametrize("command", [["drain", "nobody", "--reason", "x"], ["maint", "nobody", "--reason", "x"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["drain", "nobody", "--reason", "x"],
+        ["maint", "nobody", "--reason", "x"],
+        ["drain", "nobody", "--reason", "x", "--wait"],
+    ],
+)
 def test_a_backend_that_is_not_there_is_named(scene: Scene, command: list[str]) -> None:
     code, said = scene.run(*command)
     assert code == 1
