@@ -30,7 +30,7 @@ from master.node import Node
 from master.observer import Logger
 from master.operations import Operations
 from master.store import open_store
-from master.tokens import TokensError
+from master.tokens import TokensError, TokensFile
 
 if TYPE_CHECKING:
     from master.web.run import Web
@@ -62,9 +62,10 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
     node = Node(config, rng=random.Random(), log=log, answers=answers)
     node.metrics.watch_log(lambda: sink.dropped)
     keeper = Keeper(open_store(config.state.file), node, log)
-    operations = Operations(node, keeper, log, path, fit=fit)
     try:
-        web = _open_web(node, operations, config, log)
+        tokens_file = TokensFile(config.http.tokens_file if config.http.listen is not None else "")
+        operations = Operations(node, keeper, log, path, tokens_file=tokens_file, fit=fit)
+        web = _open_web(node, operations, tokens_file, config, log)
     except OSError as exc:
         log.error("cannot_listen", address=str(config.http.listen), error=exc.strerror or str(exc))
         return 1
@@ -115,7 +116,7 @@ def _make_alerter(node: Node, log: Logger) -> Alerter:
 
 
 def _open_web(
-    node: Node, operations: Operations, config: Config, log: Logger
+    node: Node, operations: Operations, tokens_file: TokensFile, config: Config, log: Logger
 ) -> tuple[Web, list[socket.socket]] | None:
     """Return the operators' side and its sockets, if there is to be one."""
     if config.http.listen is None:
@@ -124,7 +125,8 @@ def _open_web(
     from master.web.run import Web  # noqa: PLC0415 - takes as long to import as all the rest
     from master.web.server import open_http_listeners  # noqa: PLC0415
 
-    return Web(node, config.http, log, OperationsControls(node, operations)), open_http_listeners(config.http.listen)
+    web = Web(node, config.http, log, OperationsControls(node, operations), tokens_file=tokens_file)
+    return web, open_http_listeners(config.http.listen)
 
 
 async def _spare_the_collector(after_s: float) -> None:
@@ -150,7 +152,7 @@ class _Process:
         async for number in signals:
             name = signal.Signals(number).name
             if number == signal.SIGHUP:
-                nursery.start_soon(self._reload, name)
+                nursery.start_soon(self.operations.reload, name)
             elif not stopping:
                 stopping = True
                 self.node.events.add(trio.current_time(), "stopping", "this master has been told to stop")
@@ -163,14 +165,6 @@ class _Process:
                 self.log.warning("stopped_at_once", signal=name)
                 self.exit_code = 1
                 nursery.cancel_scope.cancel()
-
-    async def _reload(self, who: str) -> None:
-        await self.operations.reload(who)
-        if self.web is not None:
-            try:
-                self.web.desk.read_tokens()
-            except TokensError as exc:
-                self.log.error("tokens_refused", error=str(exc), message="those of before stay")
 
     async def finished(self, nursery: trio.Nursery) -> None:
         await self.node.finished.wait()

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from lambdamu.address import printable
 from master.config_json import tables_of, values_of
 from master.core.admin import Wish
-from master.tokens import Caller, TokensError
+from master.tokens import Caller
 from master.web.controls import ControlError, Controls
 from master.web.desk import Desk, wall
 from master.web.exposition import OPENMETRICS, PROMETHEUS, Renderer, accepts_openmetrics
@@ -143,10 +143,8 @@ class _Api:
         controls = self._controls("the configuration cannot be read again here")
         try:
             changes = await controls.reload(caller.name)
-            self._desk.read_tokens()
-        except (ControlError, TokensError) as exc:
+        except ControlError as exc:
             raise HTTPException(409, str(exc)) from exc
-        self._tell(f"reload by {caller.name}")
         return _json({"changes": list(changes), "who": caller.name})
 
     def _controls(self, without: str) -> Controls:
@@ -154,7 +152,7 @@ class _Api:
             raise HTTPException(501, without)
         return self._desk.controls
 
-    def _tell(self, text: str, backend: str = "") -> None:
+    def _tell(self, text: str, backend: str) -> None:
         self._desk.events.add(trio.current_time(), "operator", text, backend)
 
 

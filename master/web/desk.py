@@ -14,13 +14,13 @@ from master.config import Config, HttpPolicy
 from master.core.pool import Pool, Reason
 from master.event_log import EventLog
 from master.metrics import Metrics
-from master.tokens import LOCAL, Caller, Tokens, load_tokens
+from master.tokens import LOCAL, Caller, Tokens, TokensFile
 from master.web.controls import Controls, LastReload, Wanted
 
 
 @attrs.define(eq=False)
 class Desk:
-    """Reads a master; `controls` changes it, None where it cannot be changed."""
+    """Reads a master; `controls` changes it, None where it cannot be changed. `tokens_file`: who may come in."""
 
     policy: HttpPolicy
     pool: Pool
@@ -34,15 +34,11 @@ class Desk:
     controls: Controls | None = None
     stopping: bool = False
     """Set from the first signal to stop on."""
-    tokens: Tokens | None = None
+    tokens_file: TokensFile = attrs.Factory(TokensFile)
 
-    def __attrs_post_init__(self) -> None:
-        self.read_tokens()
-
-    def read_tokens(self) -> None:
-        """Read the file of tokens again. Raise TokensError, and keep those of before, when it is not right."""
-        if self.policy.tokens_file:
-            self.tokens = load_tokens(self.policy.tokens_file)
+    @property
+    def tokens(self) -> Tokens | None:
+        return self.tokens_file.at_work
 
     def caller(self, token: str | None) -> Caller | None:
         """Return who calls with `token`, None for a stranger. Where there are no tokens, whoever can call may."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.end_to_end.conftest import Stage, free_port, named, wait_for_port, wait_until_up
+from tests.end_to_end.conftest import Stage, free_port, named, wait_for_port, wait_until_named, wait_until_up
 
 FAST = "[probe]\ninterval_s = 0.2\ntimeout_s = 0.2\nstale_after_s = 0.6\n[choice]\nfirst_round_s = 0\n"
 
@@ -19,7 +19,8 @@ class Scene:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.ports = [stage.server("--users", "7")[1] for _ in range(2)]
+        started = [stage.server("--users", "7") for _ in range(2)]
+        self.servers, self.ports = [server for server, _ in started], [port for _, port in started]
         http = free_port()
         self.state = stage.folder / f"state-{http}.sqlite"
         self.extra = f'{FAST}[http]\nlisten = "127.0.0.1:{http}"\n[state]\nfile = "{self.state}"\n'
@@ -68,6 +69,14 @@ def test_a_drain_that_waits_says_how_many_are_left_and_gives_up_at_its_deadline(
     assert (code, said) == (0, f"{scene.name(0)} is drain, 7 users\n")
 
 
+def test_a_drain_that_waits_for_one_that_is_dead_ends_and_says_so(scene: Scene) -> None:
+    scene.servers[0].signal(signal.SIGKILL)
+    code, said = scene.run("drain", scene.name(0), "--reason", "upgrade", "--wait")
+    assert code == 1
+    assert f"{scene.name(0)} is " in said
+    assert "not known any more" in said
+
+
 def test_what_operators_want_outlives_the_master(scene: Scene) -> None:
     assert scene.run("maint", scene.name(1), "--reason", "disk", "--for", "3600")[0] == 0
     scene.master.signal(signal.SIGTERM)
@@ -95,7 +104,14 @@ def test_a_reload_takes_in_the_whole_file_or_nothing_of_it(scene: Scene) -> None
     assert third in scene.named(60)
 
 
-@pytest.mark.parametrize("command", [["drain", "nobody", "--reason", "x"], ["maint", "nobody", "--reason", "x"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["drain", "nobody", "--reason", "x"],
+        ["maint", "nobody", "--reason", "x"],
+        ["drain", "nobody", "--reason", "x", "--wait"],
+    ],
+)
 def test_a_backend_that_is_not_there_is_named(scene: Scene, command: list[str]) -> None:
     code, said = scene.run(*command)
     assert code == 1
@@ -151,3 +167,47 @@ def test_what_the_process_makes_of_its_file_is_no_difference(
     assert "refused (401)" in command_line(*command)[2]
     monkeypatch.setenv("LAMBDAMU_TOKEN", "a-token-of-many-letters")
     assert command_line(*command)[:2] == (0, "nothing would change\n")
+
+
+@pytest.mark.parametrize("way", ["signal", "command", "change of the file"])
+def test_with_a_wrong_file_of_tokens_no_reload_takes_in_anything(
+    stage: Stage, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, other = "a-token-of-sixteen", "another-of-sixteen"
+    monkeypatch.setenv("LAMBDAMU_TOKEN", token)
+    tokens = stage.folder / "tokens"
+    tokens.write_text(f"ann: {token}: write\n")
+    (_, first), (_, second) = stage.server(), stage.server()
+    http = free_port()
+    extra = f"[master]\nreload_on_change = {str(way not in ('signal', 'command')).lower()}\n{FAST}[http]\n"
+    master, port = stage.master(first, text=f'{extra}listen = "127.0.0.1:{http}"\ntokens_file = "tokens"\n')
+    wait_for_port(http, master)
+    wait_until_up(master, 1)
+    file, url = stage.folder / f"pool-{port}.toml", f"http://127.0.0.1:{http}"
+
+    def reload(code: int, event: str) -> None:
+        told = len(master.events(event))
+        if way == "command":
+            done = stage.run("reload", "--url", url)
+            assert done.returncode == code
+            assert done.stderr.count("line 2 is not") == code
+        elif way == "signal":
+            master.signal(signal.SIGHUP)
+        end = time.monotonic() + 10
+        while len(master.events(event)) == told:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    tokens.write_text(f"ann: {other}: write\nbob: {other}: all\n")
+    file.write_text(file.read_text().replace(str(first), str(second)))
+    reload(1, "reload_refused")
+    [refused] = master.events("reload_refused")
+    assert f"{tokens}: line 2 is not" in refused["fault"]
+    assert other not in master.stderr
+    assert named(port) == first
+    assert stage.run("status", "--url", url).returncode == 0
+    tokens.write_text(f"ann: {other}: write\n")
+    file.write_text(file.read_text() + "\n")
+    reload(0, "reloaded")
+    wait_until_named(port, second)
+    assert stage.run("status", "--url", url).returncode == 1

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import structlog
 import trio
 
@@ -22,6 +23,7 @@ from master.keeper import Keeper
 from master.node import Node
 from master.operations import Operations
 from master.store import MemoryStore, Store
+from master.tokens import Tokens, TokensFile
 
 LOCAL = Address("127.0.0.1", 0)
 ASK = encode([Message("Master", "Event", "DoSendServer")])
@@ -37,7 +39,8 @@ class House:
         log: Any = structlog.wrap_logger(None, processors=[self.capture])
         self.node = Node(load(file), rng=random.Random(1), log=log)
         self.keeper = Keeper(store or MemoryStore(), self.node, log)
-        self.operations = Operations(self.node, self.keeper, log, str(file))
+        self.tokens_file = TokensFile(self.node.config.http.tokens_file)
+        self.operations = Operations(self.node, self.keeper, log, str(file), tokens_file=self.tokens_file)
         self.address = LOCAL
 
     def write(self, *backends: FakeBackend, head: str = HEAD, keys: str = "") -> None:
@@ -157,7 +160,45 @@ async def test_a_reload_that_was_refused_and_one_that_was_good_are_events(tmp_pa
             1,
             " (and 1 more)",
         )
-        assert (good.kind, good.text) == ("reloaded", "by ann")
+        assert (good.kind, good.text) == ("reloaded", "by ann; differences: 0")
+
+
+OLD, NEW = "an-old-token-of-ann", "a-new-token-of-ann"
+
+
+@pytest.mark.parametrize("named", ["tokens", "others"])
+async def test_configuration_and_tokens_are_taken_in_together_or_neither(tmp_path: Path, named: str) -> None:
+    """`named`: which file of tokens the new configuration names; another one counts after a restart."""
+    tokens, others = tmp_path / "tokens", tmp_path / "others"
+    tokens.write_text(f"ann: {OLD}: write")
+    others.write_text(f"bob: {OLD}: write")
+    head = HEAD + '[http]\ntokens_file = "{}"\n'
+
+    def at_work(home: House) -> list[str]:
+        return [token for token in (OLD, NEW) if (home.tokens_file.at_work or Tokens([])).find(token)]
+
+    async with fleet(2) as backends, house(tmp_path / "pool.toml", *backends[:1], head=head.format("tokens")) as home:
+        config = home.node.config
+        home.write(*backends, head=head.format(named))
+        for broken in {"tokens", named}:
+            right = (tmp_path / broken).read_text()
+            (tmp_path / broken).write_text(f"ann: {NEW}: write\nbob: {NEW}1: wrote")
+            [fault] = (await home.operations.reload("SIGHUP")).faults
+            assert f"{tmp_path / broken}: line 2" in fault
+            assert NEW not in fault
+            assert home.node.config is config
+            assert len(home.node.pool) == 1
+            assert at_work(home) == [OLD]
+            assert home.node.events.last(1)[0].text == f"by SIGHUP, nothing changes: {fault}"
+            (tmp_path / broken).write_text(right)
+        tokens.write_text(f"ann: {NEW}: write")
+        home.write(head=head.format(named) + "nonsense = 1\n")
+        assert (await home.operations.reload("SIGHUP")).faults
+        assert at_work(home) == [OLD]
+        home.write(*backends, head=head.format(named))
+        assert not (await home.operations.reload("SIGHUP")).faults
+        assert at_work(home) == [NEW]
+        await home.until_ready("b1")
 
 
 async def test_one_that_is_removed_leaves_no_series_no_task_and_no_connection(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ async def test_a_change_goes_to_the_controls_with_who_and_why_and_is_an_event(si
         first = (await here.http.get("/api/v1/backends")).json()["backends"][0]
         assert first["admin"] == {"state": "drain", "who": "local", "reason": "kernel", "until": 60.0}
         texts = [event.text for event in here.node.events.last(3)]
-        assert texts == ["drain by local: kernel", "maint by local: disk", "reload by local"]
+        assert texts == ["drain by local: kernel", "maint by local: disk"]
 
 
 @pytest.mark.parametrize(
