@@ -70,14 +70,16 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "stopping": Rule("process", Severity.WARNING, "the master stops"),
         "backend_down": Rule("works", Severity.WARNING, "is down"),
         "backend_up": Rule("works", Severity.OK, "is up again"),
-        "backend_stale": Rule("report", Severity.WARNING, "has no fresh report"),
-        "backend_fresh": Rule("report", Severity.OK, "has a fresh report again"),
+        "backend_stale": Rule("works", Severity.WARNING, "has no fresh report"),
+        "backend_fresh": Rule("works", Severity.OK, "has a fresh report again"),
         "backend_ejected": Rule("ejection", Severity.WARNING, "is left alone, for clients cannot use it"),
         "backend_back": Rule("ejection", Severity.OK, "is no longer left alone"),
     }
 )
 """What is told, by kind of event. An event of another kind is none to be woken by."""
-_SAYS_IT_ALL: Final = frozenset({"backend_up", "live_backend", "takers_again", "spare_regained", "state_written"})
+_SAYS_IT_ALL: Final = frozenset(
+    {"backend_up", "backend_fresh", "backend_back", "live_backend", "takers_again", "spare_regained", "state_written"}
+)
 """Kinds whose text says no more than the words here."""
 
 
