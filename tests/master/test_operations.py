@@ -127,16 +127,20 @@ async def test_one_wrong_character_changes_nothing_and_one_line_says_where(tmp_p
         config, member = home.node.config, home.node.pool["b0"]
         assert home.sample("reload_success") == 1
         assert home.sample("reload_timestamp_seconds") is None
-        for broken in ('weight = "1"\n', "weight = 1.0.0\n"):
-            home.write(*backends, keys=broken)
+        same_port = f'[[backend]]\nname = "b9"\nhost = "127.0.0.1"\nport = {backends[0].address[1]}\n'
+        same_name = '[[backend]]\nname = "b1"\nhost = "127.0.0.1"\nport = 1\n'
+        for broken in ('weight = "1"\n', "weight = 1.0.0\n", "[[backend]]\nport = 70000\n", same_port, same_name):
+            # What comes before is right, and another.
+            home.write(*backends, head=HEAD.replace("0.1", "0.2"), keys="capacity = 7\n" + broken)
             reloaded = await home.operations.reload("SIGHUP")
             assert home.node.config is config
+            assert config.probe.interval_s == 0.1
             assert [home.node.pool["b0"]] == list(home.node.pool) == [member]
             assert len(home.node.servers) == 1
             (entry,) = home.events("reload_refused")
             assert entry["fault"] == reloaded.faults[0]
             assert str(home.file) in entry["fault"]
-            assert "[[backend]] 1" in entry["fault"] or "line 9" in entry["fault"]
+            assert "[[backend]]" in entry["fault"] or "line 10" in entry["fault"]
             assert home.sample("reload_success") == 0
             assert (home.sample("reload_timestamp_seconds") or 0) == reloaded.at > 1e9
             home.capture.entries.clear()
