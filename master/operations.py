@@ -12,7 +12,7 @@ import structlog
 import trio
 
 from master.config import Config
-from master.config_file import ConfigError, load
+from master.config_file import ConfigError, Fault, load
 from master.core.pool import Admin, State, Wish
 from master.file_watch import FileWatch, stamp_of
 from master.keeper import Keeper, describe
@@ -99,8 +99,15 @@ class Operations:
             return self.last
 
     def _read(self) -> tuple[Config, Tokens | None]:
-        """Return all that a reload goes over to. The file of tokens is the one at work: another needs a restart."""
-        return load(self._path), self._tokens_file.read()
+        """Return all that a reload goes over to. The file of tokens is the one at work: another needs a restart.
+
+        A file that is being written is empty for a moment, and an empty file is a right one: a pool is not emptied so.
+        """
+        config = load(self._path)
+        if not config.backends and self._node.config.backends:
+            text = "names no backend any more: to take out all of them, drain them or stop the master"
+            raise ConfigError([Fault(self._path, "[[backend]]", "", text)])
+        return config, self._tokens_file.read()
 
     async def watch(self) -> None:
         """Reload when the file is another one, as long as the configuration says so; until cancelled."""

@@ -202,7 +202,7 @@ def test_with_a_wrong_file_of_tokens_no_reload_takes_in_anything(
     file.write_text(file.read_text().replace(str(first), str(second)))
     reload(1, "reload_refused")
     [refused] = master.events("reload_refused")
-    assert f"{tokens}: line 2 is not" in refused["fault"]
+    assert f"{tokens}: line 2 is not" in refused["error"]
     assert other not in master.stderr
     assert named(port) == first
     assert stage.run("status", "--url", url).returncode == 0

@@ -152,6 +152,18 @@ async def test_one_wrong_character_changes_nothing_and_one_line_says_where(tmp_p
         await home.until_ready("b0", "b1")
 
 
+@pytest.mark.parametrize("text", ["", HEAD])
+async def test_a_file_that_names_nobody_does_not_empty_the_pool(tmp_path: Path, text: str) -> None:
+    async with fleet(1) as backends, house(tmp_path / "pool.toml", *backends) as home:
+        home.file.write_text(text)
+        [fault] = (await home.operations.reload("SIGHUP")).faults
+        assert fault.startswith(f"{home.file}: [[backend]]")
+        assert "names no backend any more" in fault
+        await home.until_ready("b0")
+        home.write(*backends)
+        assert not (await home.operations.reload("SIGHUP")).faults
+
+
 async def test_a_reload_that_was_refused_and_one_that_was_good_are_events(tmp_path: Path) -> None:
     async with fleet(1) as backends, house(tmp_path / "pool.toml", *backends) as home:
         home.file.write_text("[probe]\ninterval_s = true\nfall = 0\n")
