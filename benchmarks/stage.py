@@ -65,7 +65,7 @@ class Running:
 
     def events(self, name: str) -> int:
         """Return how many events of that name its log holds."""
-        return len(re.findall(rf'"event": ?"{name}"', self.log.read_text(errors="replace")))
+        return len(re.findall(rf'"action": ?"{name}"', self.log.read_text(errors="replace")))
 
     def line(self, within_s: float) -> dict[str, Any]:
         """Return the next line of its output, a JSON object."""

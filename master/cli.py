@@ -1,4 +1,4 @@
-"""The one command line. Exit codes: 0 ok, 1 failed, 2 bad usage or configuration, 3 no backend."""
+"""The one command line. Exit codes: 0 ok, 1 failed, 2 bad usage or configuration, 3 no backend, 4 late, 5 different."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from master.config_file import ConfigError, load
 from master.config_notes import describe
 from master.operator_changes import CHANGES
 from master.operator_commands import COMMANDS
+from master.operator_completion import completion
+from master.operator_diff import show_difference
+from master.operator_top import top
 from master.simulation.commands import simulate
 
 _ADDRESS: Final = "HOST:PORT"
@@ -63,24 +66,46 @@ def cli() -> None:
 
 
 @cli.command(epilog="\b\nExample:\n  lambdamu master --config pool.toml")
-@click.option("--config", "path", required=True, metavar="FILE", help="The configuration, a TOML file.")
-def master(path: str) -> int:
+@click.option(
+    "--config", "path", type=click.Path(), required=True, metavar="FILE", help="The configuration, a TOML file."
+)
+@click.option(
+    "--log-level",
+    "level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="What is less than this is not logged; at debug, some of the asks are.",
+)
+def master(path: str, level: str) -> int:
     """Run a master until SIGTERM or Ctrl-C. The log goes to standard error, as JSON unless that is a terminal."""
     from master.log import make_logger, standard_error  # noqa: PLC0415 - other commands start faster without it
     from master.process import run_master  # noqa: PLC0415
 
     sink = standard_error()
-    log = make_logger(sink, json=sys.stderr is None or not sys.stderr.isatty())
+    log = make_logger(sink, json=sys.stderr is None or not sys.stderr.isatty(), level=level)
     return trio.run(run_master, _load(path), log, sink, path)
 
 
-@cli.command(epilog="\b\nExample:\n  lambdamu check pool.toml")
-@click.argument("file", metavar="FILE")
-def check(file: str) -> int:
-    """Read a configuration and say what it means, or name every fault in it."""
+@cli.command(
+    epilog="\b\nExamples:\n  lambdamu check pool.toml\n  lambdamu check pool.toml --diff http://127.0.0.1:7080"
+)
+@click.argument("file", type=click.Path(), metavar="FILE")
+@click.option("--diff", "url", metavar="URL", help="Say what a reload with FILE would change at this master.")
+@click.option("--json", "as_json", is_flag=True, help="Print the difference as one JSON object.")
+def check(file: str, url: str | None, as_json: bool) -> int:
+    """Read a configuration and say what it means, or name every fault in it.
+
+    Exit code with --diff: 0 when nothing would change, 5 when something would. A token, where one is needed, comes from
+    the variable LAMBDAMU_TOKEN.
+    """
+    if as_json and url is None:
+        raise click.UsageError("--json goes with --diff")
     config = _load(file)
     for warning in config.warnings:
         click.echo(f"warning: {warning}", err=True)
+    if url is not None:
+        return show_difference(config, url, as_json=as_json)
     for line in describe(config):
         click.echo(line)
     return 0
@@ -164,7 +189,7 @@ def demo(seconds: float, backends: int) -> int:
 
 
 cli.add_command(simulate)
-for _command in (*COMMANDS, *CHANGES):
+for _command in (*COMMANDS, top, *CHANGES, completion):
     cli.add_command(_command)
 
 

@@ -2,7 +2,7 @@
 
 Every default, unit and bound of the project stands here and nowhere else, except the defaults of `PortLimits`, which
 belong to the port, and of `ChoicePolicy`, which belong to the pool. `master.config_file` reads a file into these
-classes and applies the bounds; `master.config_notes` says in words what a configuration means.
+classes and applies the bounds; `master.config_notes` says in words what a configuration means. It is one long table.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import attrs
 from lambdamu.address import MAX_PORT, Address
 from lambdamu.tcp_server import PortLimits
 from master.core.choice import ChoicePolicy
+from master.webhook_url import WebhookURL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -122,6 +123,19 @@ class HttpPolicy:
 
 
 @attrs.frozen
+class AlertsPolicy:
+    """Where changes of state are posted. Without `webhook` they are not."""
+
+    webhook: WebhookURL | None = None
+    min_interval_s: float = 10.0
+    """Tries lie at least so far apart; what changes meanwhile comes in one post."""
+    timeout_s: float = 5.0
+    """A post that was not answered within this has failed, and is tried again."""
+    keep_s: float = 3600.0
+    """A change that could not be delivered for so long is dropped."""
+
+
+@attrs.frozen
 class BackendConfig:
     """One member of the pool. The file may leave `name` out; it is `host:port` then, or `[v6]:port`."""
 
@@ -153,8 +167,21 @@ class Config:
     breaker: BreakerConfig = BreakerConfig()
     state: StateConfig = StateConfig()
     http: HttpPolicy = HttpPolicy()
+    alerts: AlertsPolicy = AlertsPolicy()
     backends: tuple[BackendConfig, ...] = ()
     warnings: tuple[str, ...] = ()
+    as_written: Mapping[tuple[str, str], Any] = attrs.field(factory=dict, hash=False)
+    """By table and key: what stands in the file where the process works with another value."""
+
+    def written(self, table: str, key: str) -> Any:
+        """Return what stands in the file."""
+        return self.as_written.get((table, key), getattr(getattr(self, table), key))
+
+    def work_with(self, table: str, key: str, value: Any) -> Config:
+        """Return this one with a value in place of what stands in the file."""
+        changed = attrs.evolve(getattr(self, table), **{key: value})
+        written = {**self.as_written, (table, key): self.written(table, key)}
+        return attrs.evolve(self, **{table: changed, "as_written": written})
 
 
 TABLES: Final[Mapping[str, type[Any]]] = MappingProxyType(
@@ -166,10 +193,13 @@ TABLES: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "breaker": BreakerConfig,
         "state": StateConfig,
         "http": HttpPolicy,
+        "alerts": AlertsPolicy,
         "backend": BackendConfig,
     }
 )
 """The tables of the file, by name; `backend` is an array of tables."""
+SECRETS: Final = frozenset({("probe", "user_mail"), ("alerts", "webhook")})
+"""Tables and keys whose values are shown to nobody."""
 
 
 @attrs.frozen
@@ -245,6 +275,7 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
         },
         StateConfig: {"file": Bounds(0, 4096)},
         HttpPolicy: {"listen": Bounds(0, MAX_PORT), "connections": Bounds(4, 10_000)},
+        AlertsPolicy: {"min_interval_s": Bounds(0.1, 3600), "timeout_s": _DEADLINE, "keep_s": Bounds(1, 86400)},
         BackendConfig: {
             "name": Bounds(1, 128),
             "port": Bounds(1, MAX_PORT),

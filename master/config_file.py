@@ -74,7 +74,7 @@ def _find_tokens(config: Config, source: str) -> Config:
         load_tokens(path)
     except TokensError as exc:
         raise ConfigError([Fault(source, "[http]", "tokens_file", str(exc))]) from exc
-    return attrs.evolve(config, http=attrs.evolve(config.http, tokens_file=path))
+    return config.work_with("http", "tokens_file", path)
 
 
 def parse(text: str, source: str = "configuration") -> Config:

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from lambdamu.address import Address, family, places, quoted
-from master.config import BackendConfig, ChoiceConfig, Config, HttpPolicy, Mode, ProbePolicy, figure
+from master.config import AlertsPolicy, BackendConfig, ChoiceConfig, Config, HttpPolicy, Mode, ProbePolicy, figure
 from master.core.choice import Panic
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ def describe(config: Config) -> list[str]:
     return [
         f"listens on {config.master.listen}",
         *_describe_http(config.http),
+        *_describe_alerts(config.alerts),
         *_describe_pool(config.backends),
         *_describe_choice(config.choice),
         *_describe_probe(config.probe),
@@ -38,6 +39,11 @@ def _describe_http(http: HttpPolicy) -> Iterator[str]:
     if http.listen is not None:
         who = "by token" if http.tokens_file else "whoever is on this machine"
         yield f"operators: http://{http.listen}, {who}"
+
+
+def _describe_alerts(alerts: AlertsPolicy) -> Iterator[str]:
+    if alerts.webhook is not None:
+        yield f"alerts: {alerts.webhook}, at most one post in {figure(alerts.min_interval_s)} s"
 
 
 def _describe_pool(backends: Sequence[BackendConfig]) -> Iterator[str]:

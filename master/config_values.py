@@ -18,6 +18,7 @@ import cattrs
 from lambdamu.address import Address, parse_host, quoted
 from lambdamu.port import Network
 from master.config import BOUNDS, TABLES, BackendConfig, Bounds, HttpPolicy
+from master.webhook_url import WebhookURL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -106,6 +107,12 @@ def _structure_address(value: object, _: Any) -> Address:
     return Address.parse(_structure_str(value, str))
 
 
+def _structure_webhook(value: object, _: Any) -> WebhookURL:
+    if not isinstance(value, str):
+        raise _wrong("a text in quotes", value)
+    return WebhookURL.parse(value)
+
+
 def _structure_networks(value: object, _: Any) -> tuple[Network, ...]:
     if not isinstance(value, list):
         raise _wrong("an array of texts", value)
@@ -150,6 +157,7 @@ def _converter() -> cattrs.Converter:
     converter.register_structure_hook(str, _structure_str)
     converter.register_structure_hook(StrEnum, _structure_word)
     converter.register_structure_hook(Address, _structure_address)
+    converter.register_structure_hook(WebhookURL, _structure_webhook)
     # The only arrays of values there are. cattrs would iterate over a text or a table as well.
     converter.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _structure_texts)
     converter.register_structure_hook_func(lambda kind: kind == tuple[Address, ...], _structure_advertise)

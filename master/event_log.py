@@ -23,23 +23,24 @@ class Event:
 
 
 class EventLog:
-    """The last events. `heard` is called with each new one."""
+    """The last events. Each new one is told to those that listen, at once: they must not wait, nor fail."""
 
     def __init__(self, kept: int = _KEPT) -> None:
         self._events: deque[Event] = deque(maxlen=kept)
         self._number = 0
-        self.heard: Callable[[Event], None] = _ignore
+        self._listeners: list[Callable[[Event], None]] = []
+
+    def listen(self, hear: Callable[[Event], None]) -> None:
+        """Have `hear` called with each new event from now on."""
+        self._listeners.append(hear)
 
     def add(self, at: float, kind: str, text: str, backend: str = "") -> None:
         self._number += 1
         event = Event(self._number, at, kind, backend, text)
         self._events.append(event)
-        self.heard(event)
+        for hear in self._listeners:
+            hear(event)
 
     def last(self, most: int) -> list[Event]:
         """Return up to `most`, oldest first."""
         return list(self._events)[-most:]
-
-
-def _ignore(_event: Event) -> None:
-    return

@@ -44,6 +44,7 @@ class Keeper:
         self._wall = wall
         self._changed = trio.Event()
         self._unsaved = False
+        self._failing = False
         self._failures = Throttle(_LOG_S)
 
     async def restore(self) -> None:
@@ -94,10 +95,20 @@ class Keeper:
         except trio.Cancelled:
             self._unsaved = True
             raise
+        self._written()
         return True
+
+    def _written(self) -> None:
+        if self._failing:
+            self._failing = False
+            self._log.info("state_written", message="the state is kept again")
+            self._node.events.add(trio.current_time(), "state_written", "the state is kept again")
 
     def _failed(self, event: str, error: str) -> None:
         self._node.metrics.store_failures += 1
+        if not self._failing:
+            self._failing = True
+            self._node.events.add(trio.current_time(), event, error)
         held = self._failures.let_through(trio.current_time())
         if held is not None:
             self._log.error(event, error=error, left_out=held)

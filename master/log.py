@@ -1,4 +1,8 @@
-"""The log: one event for each change of state, to standard error. Text from outside is escaped, and nothing floods."""
+"""The log: one event for each change of state, to standard error. Text from outside is escaped, and nothing floods.
+
+For people it is a line; for machines a JSON object with the names of the Elastic Common Schema (ECS), where what is
+ours alone stands under `lambdamu`.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,15 @@ from collections.abc import MutableMapping
 from typing import Any, Final
 
 import attrs
+import ecs_logging
 import structlog
 
 _LINE_BYTES: Final = 4000
 """A pipe that takes anything takes so much at once (POSIX: PIPE_BUF); a longer line is cut."""
+
+
+_ERRORS: Final = ("error", "fault", "text")
+"""Under these an event tells what is wrong."""
 
 
 class Sink:
@@ -45,24 +54,46 @@ def standard_error() -> Sink:
     return Sink(2 if sys.stderr is not None else None)
 
 
-def make_logger(sink: Sink, *, json: bool) -> structlog.typing.FilteringBoundLogger:
-    """Return a logger that writes lines for people, or JSON."""
-    # Tracebacks leave the locals out: they may hold what a client sent.
-    renderer = (
-        structlog.processors.JSONRenderer()
-        if json
-        else structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-    )
-    processors: list[structlog.typing.Processor] = [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        _escape,
-        renderer,
-    ]
+def make_logger(sink: Sink, *, json: bool, level: str = "info") -> structlog.typing.FilteringBoundLogger:
+    """Return a logger that writes lines for people, or JSON. Nothing below `level`, such as "info", is written."""
+    least = logging.getLevelNamesMapping()[level.upper()]
     logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
-        sink, processors=processors, wrapper_class=structlog.make_filtering_bound_logger(logging.INFO)
+        sink,
+        processors=[_escape, *(_for_machines() if json else _for_people())],
+        wrapper_class=structlog.make_filtering_bound_logger(least),
     )
     return logger
+
+
+def _for_people() -> list[structlog.typing.Processor]:
+    # Tracebacks leave the locals out: they may hold what a client sent.
+    return [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+
+
+def _for_machines() -> list[structlog.typing.Processor]:
+    as_json = ecs_logging.StructlogFormatter()
+    return [lambda logger, method, event: as_json(logger, method, _name_as_ecs(event))]
+
+
+def _name_as_ecs(event: MutableMapping[str, Any]) -> dict[str, Any]:
+    """Give each field its name in ECS: the event is `event.action`, an error `error.message`; the rest is ours."""
+    action, said = event.pop("event"), event.pop("message", None)
+    error = next((event.pop(key) for key in _ERRORS if key in event), None)
+    words = [action.replace("_", " "), event.get("backend"), said or error]
+    named: dict[str, Any] = {f"lambdamu.{key}": value for key, value in event.items() if value is not None}
+    if error is not None:
+        named["error.message"] = error
+    # What structlog calls the event is the message of ECS.
+    return {
+        **named,
+        "event": ": ".join(str(word) for word in words if word),
+        "event.action": action,
+        "service.name": "lambdamu",
+    }
 
 
 def _escape(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -11,26 +11,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from functools import cache
+from importlib.metadata import version
 from typing import Any, Final
 
 import trio
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from lambdamu.errors import LinkError
 from lambdamu.messages import Code, LinkFault, Result
 from lambdamu.tcp_server import Ending
 from master.core.ejection import Verdict
-from master.core.pool import Member, Pool, Spare, State, Wish
+from master.core.pool import Pool, Spare
 from master.histogram import Histogram
 from master.loop_lag import LoopLag
-
-PART: Final = 200
-"""So many series of one family are collected in one go, in less than a millisecond."""
+from master.metric_families import Series, by, by_backend, counters, gauges, total
+from master.pool_metrics import collect_pool
+from master.probe_times import ProbeTimes
 
 _ANSWER_BOUNDS_S: Final = (1e-4, 2.5e-4, 5e-4, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 _FATAL: Final = (Code.LIMIT, Code.NOT_MESSAGE_PACK, Code.BAD_MESSAGE)
+
+
+class Refusal(StrEnum):
+    """Why a connection was turned away, or none could be let in."""
+
+    LIMIT = "limit"
+    """As many as allowed were open, in all or from its address."""
+    RESOURCES = "resources"
+    """The system gave no descriptor or no memory; told at most ten times a second."""
 
 
 class Metrics(Collector):
@@ -43,17 +55,19 @@ class Metrics(Collector):
         self.connections_limit = connections_limit
         self.endings = dict.fromkeys(Ending, 0)
         self.broken = dict.fromkeys(_FATAL, 0)
-        self.refused = 0
-        self.exhausted = 0
+        self.refused = dict.fromkeys(Refusal, 0)
         self.reloaded_at: float | None = None
         """When the configuration was read last, Unix time; None before the first reload."""
         self.reload_failed = False
         self.store_failures = 0
+        self.alerts: Mapping[str, int] = dict.fromkeys(("sent", "failed", "dropped"), 0)
         self.probes = dict.fromkeys(names, 0)
         self.failures = dict.fromkeys(self.probes, 0)
-        # Not by backend and why: ten series for each of ten thousand backends would be most of this process.
-        self.faults = dict.fromkeys(LinkFault, 0)
+        # From the first fault on: ten series for each of ten thousand backends would be most of this process.
+        self.faults: dict[str, dict[LinkFault, int]] = {}
         self.probe_s = dict.fromkeys(self.probes, 0.0)
+        self.probe_times = ProbeTimes()
+        self.ejections = dict.fromkeys(self.probes, 0)
         self.lag = LoopLag()
         self.answer_s = Histogram(_ANSWER_BOUNDS_S)
         self.bounds: dict[str, Callable[[], float]] = {"connections": lambda: self.open / self.connections_limit}
@@ -69,6 +83,7 @@ class Metrics(Collector):
     def watch(self, pool: Pool) -> None:
         """Show what `pool` knows, from now on."""
         self._pool = pool
+        self.bounds["ejected"] = lambda: _ejected_share(pool, trio.current_time())
 
     def spare(self, now: float) -> Spare:
         """Return whether the users fit when the biggest backend falls; for a large pool as of some seconds ago.
@@ -92,17 +107,22 @@ class Metrics(Collector):
         if failure is None:
             self.probes[name] += 1
             self.probe_s[name] += took_s
+            self.probe_times.add(name, took_s)
         else:
             self.failures[name] += 1
-            self.faults[LinkFault(failure.why)] += 1
+            faults, why = self.faults.setdefault(name, {}), LinkFault(failure.why)
+            faults[why] = faults.get(why, 0) + 1
 
     def keep(self, names: Sequence[str]) -> None:
         """Have series of these backends and no others, from 0 for those that are new."""
-        all_series: tuple[dict[str, Any], ...] = (self.probes, self.failures, self.probe_s)
+        all_series: tuple[dict[str, Any], ...] = (self.probes, self.failures, self.probe_s, self.ejections)
         for series in all_series:
             before = dict(series)
             series.clear()
             series.update((name, before.get(name, 0)) for name in names)
+        self.probe_times.keep(names)
+        for name in self.faults.keys() - self.probes.keys():
+            del self.faults[name]
 
     def describe(self) -> Iterable[Metric]:
         """Say nothing beforehand: the registry need not run a collection to know the names."""
@@ -110,32 +130,48 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Give everything; inside trio, since ages are reckoned by its clock."""
-        yield _by("asks", "Asks answered.", "result", self.asks)
-        yield _by("accusations", "Backends that clients could not use.", "verdict", self.accusations)
+        yield by("asks", "Asks answered.", "result", self.asks)
+        yield by("accusations", "Backends that clients could not use.", "verdict", self.accusations)
         yield GaugeMetricFamily("lambdamu_connections", "Connections open now.", self.open)
         yield GaugeMetricFamily("lambdamu_connections_limit", "Connections that may be open.", self.connections_limit)
-        yield _by("connections_ended", "Connections ended.", "how", self.endings)
-        yield _by("protocol_errors", "Peers cut off.", "code", self.broken)
-        yield _total("connections_refused", "Connections turned away: too many were open.", self.refused)
-        yield _total("accept_failures", "Times no connection could be accepted for want of resources.", self.exhausted)
-        yield from _by_backend("probes", "Probes that gave a report.", self.probes)
-        yield from _by_backend("probe_failures", "Probes that failed.", self.failures)
-        yield from _by_backend("probe_seconds", "Seconds that good probes took, from question to report.", self.probe_s)
-        yield _by("probe_faults", "Probes that failed, by why.", "why", self.faults)
+        yield by("connections_ended", "Connections ended.", "how", self.endings)
+        yield by("protocol_errors", "Peers cut off.", "code", self.broken)
+        yield by("connections_refused", "Connections turned away, and times none could be let in.", "why", self.refused)
+        yield from by_backend("probes", "Probes that gave a report.", self.probes)
+        yield from by_backend("probe_failures", "Probes that failed.", self.failures)
+        yield from by_backend("probe_seconds", "Seconds that good probes took, from question to report.", self.probe_s)
+        yield from counters("probe_faults", "Probes that failed, by why.", ("backend", "why"), self._faults())
+        yield from gauges("backend_probe_p99_seconds", "The 99th percentile of its last good probes.", self._p99())
+        yield from by_backend("backend_ejections", "Times it was ejected because clients complained.", self.ejections)
         yield GaugeMetricFamily("lambdamu_reload_success", "Whether the last reload was good.", not self.reload_failed)
         if self.reloaded_at is not None:
             yield GaugeMetricFamily("lambdamu_reload_timestamp_seconds", "Time of the last reload.", self.reloaded_at)
-        yield _total("store_failures", "Times the state could not be written.", self.store_failures)
+        yield total("store_failures", "Times the state could not be written.", self.store_failures)
+        yield by("alerts", "Posts to the webhook, failed tries, and changes given up.", "result", self.alerts)
         if self._log_dropped is not None:
-            yield _total("log_lines_dropped", "Lines that could not be written.", self._log_dropped())
+            yield total("log_lines_dropped", "Lines that could not be written.", self._log_dropped())
         if self._http_refused is not None:
-            yield _total("http_connections_refused", "HTTP connections turned away: too many.", self._http_refused())
+            yield total("http_connections_refused", "HTTP connections turned away: too many.", self._http_refused())
         yield from self._process()
         if self._pool is not None:
             now = trio.current_time()
-            yield from _pool(self._pool, now, self.spare(now))
+            yield from collect_pool(self._pool, now, self.spare(now))
+
+    def _faults(self) -> Iterator[Series]:
+        for name, faults in list(self.faults.items()):
+            for why, count in list(faults.items()):
+                yield (name, why), count
+
+    def _p99(self) -> Iterator[Series]:
+        for name in list(self.probes):
+            took_s = self.probe_times.quantile(name, 0.99)
+            if took_s is not None:
+                yield (name,), took_s
 
     def _process(self) -> Iterator[Metric]:
+        build = GaugeMetricFamily("lambdamu_build_info", "Which version of lambdamu this is.", labels=["version"])
+        build.add_metric([_version()], 1)
+        yield build
         near = GaugeMetricFamily("lambdamu_bound_ratio", "How much of a bound is used, 0 to 1.", labels=["bound"])
         for name, ratio in self.bounds.items():
             near.add_metric([name], ratio())
@@ -144,8 +180,9 @@ class Metrics(Collector):
         yield _histogram("answer_seconds", "From reading questions of clients to sending the answer.", self.answer_s)
 
 
-def _total(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(f"lambdamu_{name}", text, value)
+@cache
+def _version() -> str:
+    return version("lambdamu")
 
 
 def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
@@ -154,98 +191,7 @@ def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
     return family
 
 
-def _by(name: str, text: str, label: str, values: Mapping[Any, float]) -> Metric:
-    return next(_by_backend(name, text, values, label, len(values) or 1))
-
-
-def _by_backend(
-    name: str, text: str, values: Mapping[Any, float], label: str = "backend", part: int = PART
-) -> Iterator[Metric]:
-    items = list(values.items())
-    for at in range(0, len(items) or 1, part):
-        family = CounterMetricFamily(f"lambdamu_{name}", text, labels=[label])
-        for word, value in items[at : at + part]:
-            family.add_metric([word], value)
-        yield family
-
-
-def _whether_up(member: Member, now: float) -> float:
-    return member.works(now)
-
-
-def _whether_ready(member: Member, now: float) -> float:
-    return member.state(now) is State.READY
-
-
-def _whether_set_aside(member: Member, now: float) -> float:
-    return member.admin.at(now).wish is not Wish.READY
-
-
-def _users(member: Member, now: float) -> float:
-    return member.users(now)
-
-
-def _capacity(member: Member, _now: float) -> float | None:
-    return member.limit
-
-
-def _load(member: Member, now: float) -> float | None:
-    return member.load(now) if member.backend.weight and member.report is not None else None
-
-
-def _report_age(member: Member, now: float) -> float | None:
-    return member.report.age(now) if member.report is not None else None
-
-
-def _reservations(member: Member, now: float) -> float:
-    return member.reservations.count(now)
-
-
-def _assignments(member: Member, _now: float) -> float:
-    return member.reservations.total
-
-
-_GAUGES: Final = (
-    ("up", "Whether it works, room or not.", _whether_up),
-    ("ready", "Whether clients are sent there now.", _whether_ready),
-    ("set_aside", "Whether its operator wants no new clients there.", _whether_set_aside),
-    ("users", "Users reported and sent since.", _users),
-    ("capacity", "The most users; no series for no limit.", _capacity),
-    ("load", "Users it is likely to have by weight, the number that is compared.", _load),
-    ("report_age_seconds", "Seconds since the question of its last good report.", _report_age),
-    ("reservations", "Assignments not yet reported.", _reservations),
-)
-
-
-def _pool(pool: Pool, now: float, spare: Spare) -> Iterator[Metric]:
-    members = list(pool)
-    parts = [members[at : at + PART] for at in range(0, len(members), PART)] or [[]]
-    for name, text, read in _GAUGES:
-        for part in parts:
-            gauge = GaugeMetricFamily(f"lambdamu_backend_{name}", text, labels=["backend"])
-            for member in part:
-                value = read(member, now)
-                if value is not None:
-                    gauge.add_metric([member.backend.name], value)
-            yield gauge
-    for part in parts:
-        sent = CounterMetricFamily("lambdamu_backend_assignments", "Clients sent there.", labels=["backend"])
-        for member in part:
-            sent.add_metric([member.backend.name], _assignments(member, now))
-        yield sent
-    aside = dict.fromkeys(Wish, 0)
-    for member in members:
-        aside[member.admin.at(now).wish] += 1
-    wishes = GaugeMetricFamily("lambdamu_backends_wanted", "Backends by what the operator wants.", labels=["admin"])
-    for wish, count in aside.items():
-        wishes.add_metric([wish], count)
-    yield wishes
-    yield _by("choices", "Asks by why a backend was chosen, or none.", "why", pool.answers)
-    yield _total("failed_together", "Times all backends failed together.", pool.roll.suspicions)
-    yield GaugeMetricFamily("lambdamu_backends", "Backends of the pool.", len(pool))
-    yield GaugeMetricFamily("lambdamu_backends_working", "Backends that work, room or not.", pool.roll.working)
-    yield GaugeMetricFamily("lambdamu_session_seconds", "Mean session time by which load fades.", pool.clock.mean_s)
-    yield GaugeMetricFamily("lambdamu_carries_biggest", "Whether users fit without the biggest.", spare.fits)
-    yield GaugeMetricFamily("lambdamu_ejected", "Backends out because clients say so.", len(pool.ejections.out(now)))
-    yield GaugeMetricFamily("lambdamu_sendings", "Clients of whom it is kept where they went.", len(pool.ejections))
-    yield GaugeMetricFamily("lambdamu_choice_entries", "Entries in the heap of candidates.", pool.entries)
+def _ejected_share(pool: Pool, now: float) -> float:
+    """Return how much of what `[breaker]` allows is out; 0 where it allows none."""
+    most = pool.ejections.policy.most_out(pool.roll.size)
+    return len(pool.ejections.out(now)) / most if most else 0.0

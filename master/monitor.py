@@ -286,6 +286,8 @@ class Monitor(ChildMachine):
         self._good = self._out_of_step = False
 
     def _report_state(self, state: State, why: LinkError | None) -> None:
+        if state is State.EJECTED:
+            return  # its clients keep it out, not this; a failure is news when it takes it down
         working = state in _WORKING
         # A good answer that is not the last of `rise` is no news yet.
         told = "" if why is None else why.why

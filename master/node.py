@@ -7,6 +7,7 @@ timer: logs whether a live backend exists
 
 from __future__ import annotations
 
+import math
 import random
 import socket
 from collections.abc import Sequence
@@ -24,7 +25,8 @@ from lambdamu.tcp_server import TCPServer
 from lambdamu.timer import Timer
 from master.answer_log import AnswerLog
 from master.config import BackendConfig, Config, MasterPolicy
-from master.core.pool import Admin, State
+from master.core.pool import Admin, Spare, State
+from master.core.spare import Taker, find_spare, weigh
 from master.event_log import EventLog
 from master.log import Throttle
 from master.metrics import Metrics
@@ -34,12 +36,16 @@ from master.pool_config import make_backend, make_health, make_pool
 from master.probe import Questions
 from master.probing import Probing
 from master.reload import Difference, compare
+from master.room_watch import PROBLEMS, RoomWatch, take_look
 from master.service import AnswerPolicy, Master
 
 _LONGEST_GRID_S: Final = 0.02
 _GRID_SHARE: Final = 50
 """Probes that fall into the same 50th of the interval, or 20 ms, go out together: each wake-up costs as much as one."""
+_PART: Final = 200
 _LIVE_CHECK_S: Final = 1.0
+_TOLD_AT_ONCE: Final = 50
+"""So many backends are told of without a break, which takes a few milliseconds."""
 _NOBODY_LIVES_S: Final = 60.0
 """While no backend works, the log says so once in this time."""
 
@@ -47,7 +53,7 @@ _NOBODY_LIVES_S: Final = 60.0
 class Node(LogicalMachine):
     """A master: `run` serves on `listeners` until `stop`, and then until what was asked is answered."""
 
-    def __init__(self, config: Config, *, rng: random.Random, log: Logger) -> None:
+    def __init__(self, config: Config, *, rng: random.Random, log: Logger, answers: AnswerLog | None = None) -> None:
         super().__init__("master")
         self.config = config
         self._rng = rng
@@ -56,7 +62,8 @@ class Node(LogicalMachine):
         self.pool = make_pool(config)
         self.events = EventLog()
         observer = Observer(self.metrics, log, self.events)
-        self.answers = AnswerLog()
+        observer.secret = config.probe.user_mail
+        self.answers = answers if answers is not None else AnswerLog()
         self.metrics.watch(self.pool)
         self.master = Master(self.pool, _answers(config.master), rng, observer, self.answers)
         self.add(self.master)
@@ -94,6 +101,8 @@ class Node(LogicalMachine):
             self.servers.do_start(nursery)
             self._nursery = nursery
             nursery.start_soon(self._log_whether_anybody_lives)
+            nursery.start_soon(self._tell_news)
+            nursery.start_soon(self._watch_room)
             async with trio.open_nursery() as port:
                 addresses = await port.start(self.server.serve, listeners)
                 task_status.started(addresses)
@@ -125,7 +134,7 @@ class Node(LogicalMachine):
             self.servers.stop(name)
         self.pool.change(now, map(make_backend, new.backends), frozenset(difference.moved))
         self.metrics.keep([backend.name for backend in new.backends])
-        self.observer.forget(difference.removed)
+        self.observer.forget((*difference.removed, *difference.moved))
         self.master.policy = _answers(new.master)
         self.servers.do_start(self._nursery)
         self._adopt(now, difference)
@@ -139,6 +148,7 @@ class Node(LogicalMachine):
                 self.servers[change.name].ask_load(now, wanted=change.after)
         if probe == before:
             return
+        self.observer.secret = probe.user_mail
         self.pool.set_health(now, make_health(probe))
         questions = Questions.of(probe.user_name, probe.user_mail)
         self._probing = attrs.evolve(self._probing, policy=probe, questions=questions)
@@ -180,6 +190,48 @@ class Node(LogicalMachine):
                 if lives != said:
                     self.events.add(now, "no_live_backend", text)
             said = lives
+
+    async def _tell_news(self) -> None:
+        """By the tick of a timer, in parts: what has changed in the pool, by time alone or by what clients say."""
+        timer, news = Timer(_LIVE_CHECK_S, rng=self._rng), self.pool.news
+        while True:
+            await timer.wait()
+            now = trio.current_time()
+            self.pool.works(now)  # has it take in what time has changed
+            self.observer.hear_who_is_out(now, self.pool.ejections.out(now))
+            for name, admin in news.take_ended().items():
+                self.observer.ended_by_itself(name, admin)
+            news.turn(self.observer.stale)  # one that is set aside may be fresh again without being of use
+            while turned := news.take_turned(_TOLD_AT_ONCE):
+                for name in turned:
+                    self.observer.look(now, self.pool[name])
+                await trio.lowlevel.checkpoint()
+
+    async def _watch_room(self) -> None:
+        """By the tick of the timer: tell when there is no room for anybody, or not for the users of the biggest."""
+        watch, spare, spare_due = RoomWatch(), Spare(None, 0, 0), -math.inf
+        timer = Timer(_LIVE_CHECK_S, rng=self._rng, first_s=self.config.probe.interval_s + self.config.probe.timeout_s)
+        while True:
+            await timer.wait()
+            now = trio.current_time()
+            if not self.pool.works(now):
+                continue  # which is told already
+            if now >= spare_due:
+                spare = await self._find_spare()
+                now = trio.current_time()
+                spare_due = now + len(self.pool) / 1000
+            for kind, text in watch.look(now, take_look(self.pool, spare)):
+                (self._log.warning if kind in PROBLEMS else self._log.info)(kind, message=text)
+                self.events.add(now, kind, text)
+
+    async def _find_spare(self) -> Spare:
+        """Look at all members, a part at a time: at once, ten thousand of them would keep asks waiting for 20 ms."""
+        takers: list[Taker | None] = []
+        members = list(self.pool)
+        for at in range(0, len(members), _PART):
+            takers += [weigh(member, trio.current_time()) for member in members[at : at + _PART]]
+            await trio.lowlevel.checkpoint()
+        return find_spare(takers)
 
     def _why_nobody(self, together: bool) -> str:
         if len(self.pool) and not self.pool.roll.size:

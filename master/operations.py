@@ -12,12 +12,13 @@ import structlog
 import trio
 
 from master.config import Config
-from master.config_file import ConfigError, load
+from master.config_file import ConfigError, Fault, load
 from master.core.pool import Admin, State, Wish
 from master.file_watch import FileWatch, stamp_of
 from master.keeper import Keeper, describe
 from master.node import Node
 from master.reload import Difference
+from master.tokens import Tokens, TokensError, TokensFile
 
 Logger = structlog.typing.FilteringBoundLogger
 _LOOK_S: Final = 1.0
@@ -39,7 +40,11 @@ class Reloaded:
 
 
 class Operations:
-    """`path`: the file of the configuration; `fit` makes it fit this process; `wall` gives Unix seconds."""
+    """What operators do to `node`.
+
+    `path`: the file of the configuration; `tokens_file`: that of the tokens at work; `fit` makes a configuration fit
+    this process; `wall` gives Unix seconds.
+    """
 
     def __init__(
         self,
@@ -48,6 +53,7 @@ class Operations:
         log: Logger,
         path: str,
         *,
+        tokens_file: TokensFile | None = None,
         fit: Callable[[Config], Config] = lambda config: config,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -55,6 +61,7 @@ class Operations:
         self._keeper = keeper
         self._log = log
         self._path = path
+        self._tokens_file = tokens_file or TokensFile()
         self._fit = fit
         self._wall = wall
         self._one_at_a_time = trio.Lock()
@@ -72,21 +79,35 @@ class Operations:
         return state
 
     async def reload(self, who: str) -> Reloaded:
-        """Read the file, and go over to what it says: all of it, or nothing where anything in it is not right."""
+        """Read the files, and go over to what they say: all of it, or nothing where anything in them is not right."""
         async with self._one_at_a_time:
             # Before it is read: who writes after this is seen as a change.
             self._watch.take(await trio.to_thread.run_sync(stamp_of, self._path, abandon_on_cancel=True))
             try:
                 # In a thread: ten thousand backends take a second to read.
-                config = await trio.to_thread.run_sync(load, self._path, abandon_on_cancel=True)
+                config, tokens = await trio.to_thread.run_sync(self._read, abandon_on_cancel=True)
             except ConfigError as exc:
                 self.last = Reloaded(self._wall(), who, faults=tuple(map(str, exc.faults)))
+            except TokensError as exc:
+                self.last = Reloaded(self._wall(), who, faults=(str(exc),))
             else:
                 self.last = Reloaded(self._wall(), who, difference=self._node.reload(self._fit(config)))
+                self._tokens_file.at_work = tokens
                 for warning in config.warnings:
                     self._log.warning("config", message=warning)
             self._tell(self.last)
             return self.last
+
+    def _read(self) -> tuple[Config, Tokens | None]:
+        """Return all that a reload goes over to. The file of tokens is the one at work: another needs a restart.
+
+        A file that is being written is empty for a moment, and an empty file is a right one: a pool is not emptied so.
+        """
+        config = load(self._path)
+        if not config.backends and self._node.config.backends:
+            text = "names no backend any more: to take out all of them, drain them or stop the master"
+            raise ConfigError([Fault(self._path, "[[backend]]", "", text)])
+        return config, self._tokens_file.read()
 
     async def watch(self) -> None:
         """Reload when the file is another one, as long as the configuration says so; until cancelled."""
@@ -105,10 +126,16 @@ class Operations:
         if reloaded.difference is None:
             first, *others = reloaded.faults
             self._log.error("reload_refused", who=reloaded.who, fault=first, other_faults=len(others))
+            more = f" (and {len(others)} more)" * bool(others)
+            self._event("reload_refused", f"by {reloaded.who}, nothing changes: {first}{more}")
             return
         self._keeper.changed()
         lines = reloaded.difference.lines()
+        self._event("reloaded", f"by {reloaded.who}; differences: {len(lines)}")
         left_out = max(0, len(lines) - _SHOWN)
         self._log.info("reloaded", who=reloaded.who, difference=lines[:_SHOWN], left_out=left_out)
         for change in reloaded.difference.fixed:
             self._log.warning("needs_restart", message=str(change))
+
+    def _event(self, kind: str, text: str) -> None:
+        self._node.events.add(trio.current_time(), kind, text)

@@ -11,15 +11,19 @@ import click
 from lambdamu.address import printable
 from master.operator_client import CallError, Json, get, post
 from master.operator_commands import TOKEN_HINT, Command, ask, common, show
+from master.operator_completion import complete_name
 
 _LOOK_S: Final = 1.0
+_SILENT: Final = frozenset({"unprobed", "down", "lost", "stale"})
+_SILENT_S: Final = 3.0
+"""A backend that is started anew answers again within this."""
 _TOO_LATE: Final = 4
 
 
 def _wish(command: Command) -> Command:
     """Give a command what all of those take that say what is wanted of a backend."""
     options = (
-        click.argument("name"),
+        click.argument("name", shell_complete=complete_name),
         click.option("--reason", required=True, help="Why, for those who look at the page."),
         click.option("--for", "for_s", type=click.FloatRange(min=0), help="Seconds after which it ends by itself."),
     )
@@ -98,9 +102,16 @@ def _row(url: str, name: str) -> Json:
 
 
 def _wait(url: str, row: Json, most: int, end: float | None, *, quiet: bool) -> Json:
-    """Look once a second until there are few enough users, or the time is over; return the last look."""
-    shown = None
+    """Look once a second until there are few enough users, or the time is over; return the last look.
+
+    Raise ClickException when it has not answered for a while: its users are those of before, and would never get fewer.
+    """
+    shown, heard_at = None, time.monotonic()
     while row["users"] > most and (end is None or time.monotonic() < end):
+        if row["state"] not in _SILENT:
+            heard_at = time.monotonic()
+        elif time.monotonic() - heard_at > _SILENT_S:
+            raise click.ClickException(f"{printable(row['name'])} is {row['state']}: its users are not known any more")
         if row["users"] != shown and not quiet:
             shown = row["users"]
             click.echo(f"{shown} users on {printable(row['name'])}", err=True)

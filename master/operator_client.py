@@ -23,11 +23,11 @@ class CallError(LambdaMuError):
     """A master could not be asked, or refused; str() is one line."""
 
 
-def get(url: str, path: str, **query: str) -> Json:
-    """Return what the master at `url` answers. Raise CallError."""
+def get(url: str, path: str, *, within_s: float = _TIMEOUT_S, **query: str) -> Json:
+    """Return what the master at `url` answers; `within_s` is for each step of it. Raise CallError."""
     given = {key: value for key, value in query.items() if value}
     text = urllib.parse.urlencode(given)
-    return _call(url, f"{path}?{text}" if text else path)
+    return _call(url, f"{path}?{text}" if text else path, within_s=within_s)
 
 
 def post(url: str, path: str, body: Json) -> Json:
@@ -35,7 +35,7 @@ def post(url: str, path: str, body: Json) -> Json:
     return _call(url, path, json.dumps(body).encode())
 
 
-def _call(url: str, path: str, body: bytes | None = None) -> Json:
+def _call(url: str, path: str, body: bytes | None = None, within_s: float = _TIMEOUT_S) -> Json:
     if urllib.parse.urlsplit(url).scheme not in {"http", "https"}:
         raise CallError(f"{printable(url)} is not the URL of a master, such as http://127.0.0.1:7080")
     token = os.environ.get(TOKEN_VARIABLE, "")
@@ -45,7 +45,7 @@ def _call(url: str, path: str, body: bytes | None = None) -> Json:
             headers["Content-Type"] = "application/json"
         request = urllib.request.Request(url.rstrip("/") + path, body, headers)  # noqa: S310 - looked at above
         # Neither a proxy of the environment nor a redirect gets the token: the master is asked, and nobody else.
-        with _OPENER.open(request, timeout=_TIMEOUT_S) as answer:
+        with _OPENER.open(request, timeout=within_s) as answer:
             return _read(answer.read(_MOST_BYTES))
     except urllib.error.HTTPError as exc:
         with exc:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -15,13 +15,19 @@ from master.operator_client import TOKEN_VARIABLE, CallError, Json, get
 _URL: Final = "http://127.0.0.1:7080"
 _NO_BACKEND: Final = 3
 Command = Callable[..., Any]
+Answer = TypeVar("Answer")
 
 
 def common(command: Command) -> Command:
     """Give a command what all of them take."""
     options = (
         click.option(
-            "--url", default=_URL, show_default=True, envvar="LAMBDAMU_URL", help="The master's [http] listen."
+            "--url",
+            default=_URL,
+            show_default=True,
+            envvar="LAMBDAMU_URL",
+            show_envvar=True,
+            help="The master's [http] listen.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print the answer as it is, one JSON object."),
     )
@@ -73,7 +79,7 @@ for _each in (status, why, explain):
 COMMANDS: Final = (status, why, explain)
 
 
-def ask(call: Callable[[], Json]) -> Json:
+def ask(call: Callable[[], Answer]) -> Answer:
     """Return what a call of the master gives; one that fails ends the command with one line."""
     try:
         return call()
@@ -92,9 +98,26 @@ def show(got: Json, lines: Iterable[str], *, as_json: bool) -> None:
 
 def _status(got: Json) -> Iterator[str]:
     yield got["verdict"]
+    yield from notices(got)
+    yield from _table(("BACKEND", "STATE", "USERS", "REPORT", "SENT", "FAILED", ""), map(_backend, got["backends"]))
+
+
+def notices(got: Json) -> Iterator[str]:
+    """Yield a line for each thing that is not as it should be with a master, beside its backends."""
     if not got["ready"]:
         yield f"this master is not ready: {got['unready']}"
-    yield from _table(("BACKEND", "STATE", "USERS", "REPORT", "SENT", "FAILED", ""), map(_backend, got["backends"]))
+    if got.get("panic"):
+        yield "panic: too few backends work"
+    reload = got.get("reload")
+    if reload and not reload["ok"]:
+        first, *others = reload["faults"] or ["it is not said why"]
+        more = f" (and {len(others)} more)" if others else ""
+        yield f"the last reload was refused at {moment(reload['at'])} by {reload['who']}: {first}{more}"
+
+
+def moment(at: float) -> str:
+    """Return Unix seconds as the date and the time of day here."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def _backend(row: Json) -> Sequence[str]:
@@ -128,13 +151,12 @@ def _explanation(got: Json) -> Iterator[str]:
 
 
 def _answer(row: Json) -> str:
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["at"]))
     who = row["client"][:12] if row["client"] else "no id"
     came = f"{who} from {row['network']}"
     what = f"sent to {row['backend']}" if row["backend"] else row["result"]
     zone = f"zone {row['zone']}" if row["zone"] else ""
     loads = ", ".join(f"{each['name']} {_number(each['load'])}" for each in row["loads"])
-    return "  ".join(filter(None, (when, came, zone, what, row["reason"], loads and f"loads: {loads}")))
+    return "  ".join(filter(None, (moment(row["at"]), came, zone, what, row["reason"], loads and f"loads: {loads}")))
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

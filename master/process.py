@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import random
 import resource
@@ -10,12 +11,18 @@ import signal
 import socket
 from collections.abc import AsyncIterator
 from functools import partial
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
 
 from lambdamu.tcp_server import open_listeners
+from master.alerts.alerter import Alerter
+from master.alerts.body import About
+from master.alerts.outbox import Outbox
+from master.alerts.webhook import Webhook
+from master.ask_samples import SampledAnswers
 from master.config import Config
 from master.keeper import Keeper
 from master.log import Sink
@@ -23,7 +30,7 @@ from master.node import Node
 from master.observer import Logger
 from master.operations import Operations
 from master.store import open_store
-from master.tokens import TokensError
+from master.tokens import TokensError, TokensFile
 
 if TYPE_CHECKING:
     from master.web.run import Web
@@ -32,6 +39,9 @@ _SPARE_DESCRIPTORS: Final = 16
 """For what opens a file now and then: look-ups of names, the system's random numbers."""
 _EXIT_SHARE: Final = 0.1
 """Of `grace_s`, what the interpreter has to end in."""
+
+_ALERTS_S: Final = 0.3
+"""What the last post may take; no more than what the interpreter has, either."""
 
 
 async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
@@ -48,18 +58,21 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
         return 1
     fit = partial(fit_descriptors, log=log, held=len(os.listdir("/dev/fd")))
     config = fit(config)
-    node = Node(config, rng=random.Random(), log=log)
+    answers = SampledAnswers(log) if log.is_enabled_for(logging.DEBUG) else None
+    node = Node(config, rng=random.Random(), log=log, answers=answers)
     node.metrics.watch_log(lambda: sink.dropped)
     keeper = Keeper(open_store(config.state.file), node, log)
-    operations = Operations(node, keeper, log, path, fit=fit)
     try:
-        web = _open_web(node, operations, config, log)
+        tokens_file = TokensFile(config.http.tokens_file if config.http.listen is not None else "")
+        operations = Operations(node, keeper, log, path, tokens_file=tokens_file, fit=fit)
+        web = _open_web(node, operations, tokens_file, config, log)
     except OSError as exc:
         log.error("cannot_listen", address=str(config.http.listen), error=exc.strerror or str(exc))
         return 1
     except TokensError as exc:
         log.error("no_tokens", error=str(exc))
         return 1
+    alerter = _make_alerter(node, log)
     process = _Process(node, operations, log, web[0] if web is not None else None)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         await keeper.restore()
@@ -72,16 +85,38 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
                     log.info("http", address=str(address))
             nursery.start_soon(process.obey, signals, nursery)
             nursery.start_soon(keeper.run)
+            nursery.start_soon(alerter.run)
             nursery.start_soon(process.operations.watch)
             nursery.start_soon(_spare_the_collector, config.probe.interval_s + config.probe.timeout_s)
             await process.finished(nursery)
-        await keeper.finish()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keeper.finish)
+            nursery.start_soon(alerter.finish, min(_ALERTS_S, _EXIT_SHARE * config.master.grace_s))
     log.info("stopped")
     return process.exit_code
 
 
+def _make_alerter(node: Node, log: Logger) -> Alerter:
+    """Return what posts changes of state, from the end of the first round on; it may be switched on by a reload."""
+    config = node.config
+    first_round_s = max(config.choice.first_round_s, config.probe.interval_s + config.probe.timeout_s)
+    outbox = Outbox(config.alerts, trio.current_time() + first_round_s)
+    node.metrics.alerts = outbox.counts
+    node.metrics.bounds["alerts"] = lambda: outbox.ratio
+    return Alerter(
+        lambda: node.config.alerts,
+        outbox,
+        Webhook(),
+        about=About(str(config.master.listen), version("lambdamu")),
+        pool=node.pool,
+        events=node.events,
+        log=log,
+        rng=random.Random(),
+    )
+
+
 def _open_web(
-    node: Node, operations: Operations, config: Config, log: Logger
+    node: Node, operations: Operations, tokens_file: TokensFile, config: Config, log: Logger
 ) -> tuple[Web, list[socket.socket]] | None:
     """Return the operators' side and its sockets, if there is to be one."""
     if config.http.listen is None:
@@ -90,7 +125,8 @@ def _open_web(
     from master.web.run import Web  # noqa: PLC0415 - takes as long to import as all the rest
     from master.web.server import open_http_listeners  # noqa: PLC0415
 
-    return Web(node, config.http, log, OperationsControls(node, operations)), open_http_listeners(config.http.listen)
+    web = Web(node, config.http, log, OperationsControls(node, operations), tokens_file=tokens_file)
+    return web, open_http_listeners(config.http.listen)
 
 
 async def _spare_the_collector(after_s: float) -> None:
@@ -116,9 +152,10 @@ class _Process:
         async for number in signals:
             name = signal.Signals(number).name
             if number == signal.SIGHUP:
-                nursery.start_soon(self._reload, name)
+                nursery.start_soon(self.operations.reload, name)
             elif not stopping:
                 stopping = True
+                self.node.events.add(trio.current_time(), "stopping", "this master has been told to stop")
                 if self.web is not None:
                     self.web.leave()
                 settings = self.node.config.master
@@ -128,14 +165,6 @@ class _Process:
                 self.log.warning("stopped_at_once", signal=name)
                 self.exit_code = 1
                 nursery.cancel_scope.cancel()
-
-    async def _reload(self, who: str) -> None:
-        await self.operations.reload(who)
-        if self.web is not None:
-            try:
-                self.web.desk.read_tokens()
-            except TokensError as exc:
-                self.log.error("tokens_refused", error=str(exc), message="those of before stay")
 
     async def finished(self, nursery: trio.Nursery) -> None:
         await self.node.finished.wait()
@@ -170,4 +199,4 @@ def fit_descriptors(config: Config, log: Logger, held: int) -> Config:
     log.warning(
         "few_descriptors", limit=soft, connections=fitting, message=f"raise the limit on open files to {wanted}"
     )
-    return attrs.evolve(config, limits=attrs.evolve(config.limits, connections=fitting))
+    return config.work_with("limits", "connections", fitting)

@@ -12,16 +12,19 @@ from typing import Any, Final
 import attrs
 
 from lambdamu.address import Address, quoted
-from master.config import TABLES, Config, MasterPolicy, ProbePolicy, figure
+from master.config import SECRETS, TABLES, AlertsPolicy, Config, MasterPolicy, ProbePolicy, figure
 
 _LIVE: Final[Mapping[type[Any], frozenset[str]]] = MappingProxyType(
     {
         ProbePolicy: frozenset(field.name for field in attrs.fields(ProbePolicy)),
+        AlertsPolicy: frozenset(field.name for field in attrs.fields(AlertsPolicy)),
         MasterPolicy: frozenset({"grace_s", "linger_s", "retry_after_s", "reload_on_change"}),
     }
 )
 """The keys of tables other than [[backend]] that change without a restart."""
 _PLACE: Final = ("host", "port")
+_SECRET: Final = frozenset({"user_mail", "webhook"})
+"""Keys whose values let somebody in; differences stand in the log."""
 
 
 @attrs.frozen
@@ -35,6 +38,8 @@ class Changed:
     name: str = ""
 
     def __str__(self) -> str:
+        if (self.entry.strip("[]"), self.key) in SECRETS:
+            return f"{self.entry}: {self.key}: another one, it is not shown"
         return f"{self.entry}: {self.key}: {_show(self.before)} -> {_show(self.after)}"
 
 
@@ -70,6 +75,7 @@ class Difference:
 
 def compare(old: Config, new: Config) -> Difference:
     """Return what it takes to go from one configuration to another."""
+    new = _as_worked_with(old, new)
     before = {backend.name: backend for backend in old.backends}
     after = {backend.name: backend for backend in new.backends}
     kept = [name for name in after if name in before]
@@ -88,6 +94,17 @@ def compare(old: Config, new: Config) -> Difference:
         fixed=fixed,
         reordered=kept != [name for name in before if name in after],
     )
+
+
+def _as_worked_with(old: Config, new: Config) -> Config:
+    """Return `new` with the values that `old` works with where the same stands in both files.
+
+    Where the limit on open files has made `connections` fewer, that is no difference that anybody has made.
+    """
+    for table, key in {*old.as_written, *new.as_written}:
+        if old.written(table, key) == new.written(table, key):
+            new = new.work_with(table, key, getattr(getattr(old, table), key))
+    return attrs.evolve(new, as_written=old.as_written)  # none of these keys changes live
 
 
 def _table(name: str, cls: type[Any], old: Config, new: Config) -> Iterator[tuple[bool, Changed]]:

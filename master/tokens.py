@@ -61,6 +61,24 @@ class Tokens:
         return found
 
 
+@attrs.define(eq=False)
+class TokensFile:
+    """A file of tokens, and those that are at work. With an empty `path` there are none.
+
+    Raise TokensError when it cannot be read or is not right.
+    """
+
+    path: str = ""
+    at_work: Tokens | None = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.at_work = self.read()
+
+    def read(self) -> Tokens | None:
+        """Return what stands in the file now. Raise TokensError; what is at work stays in any case."""
+        return load_tokens(self.path) if self.path else None
+
+
 def load_tokens(path: str) -> Tokens:
     """Read a file of tokens. Raise TokensError when it cannot be read or a line of it is not right."""
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
+from hypothesis import settings
 
 from lambdamu.address import Address
 from lambdamu.machine import LogicalMachine
@@ -18,6 +20,11 @@ from server_stub.backend import ServerOptions, serve
 from server_stub.faults import parse_fault
 
 LOCAL = Address("127.0.0.1", 0)
+
+settings.register_profile("whole", deadline=None)  # how long one example takes says how busy the machine is
+settings.register_profile("again", deadline=None, max_examples=25)
+"""For what another run checks with all examples."""
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "whole"))
 
 
 class Master(LMObject):

@@ -154,5 +154,10 @@ class Spare:
     room: int | None
 
     @property
+    def left(self) -> int | None:
+        """Places that are left when its users have gone there, below 0 where they do not fit; None for no limit."""
+        return None if self.room is None else self.room - self.users
+
+    @property
     def fits(self) -> bool:
         return self.biggest is not None and (self.room is None or self.users <= self.room)

@@ -16,7 +16,7 @@ from master.core.candidates import Found
 from master.core.ejection import Verdict
 from master.core.explain import explain, set_scene
 from master.core.member import Member
-from master.core.spare import carry_without, find_spare
+from master.core.spare import carry_without, find_spare, weigh
 from master.core.standing import Standing
 
 __all__ = [
@@ -47,6 +47,16 @@ class Pool(Standing):
     def answers(self) -> Mapping[Reason, int]:
         """How many asks were answered for each reason."""
         return {**self._answers, Reason.BEST: self._asks.total + self._asks.count - sum(self._answers.values())}
+
+    def takers(self, now: float) -> int:
+        """Return how many backends clients may be sent to."""
+        self._catch_up(now)
+        return sum(level.candidates for level in self._levels.values()) if self.roll.closed is None else 0
+
+    def takes_clients(self, now: float, member: Member) -> bool:
+        """Return whether clients may be sent to a member: where last reports count, it need not even work."""
+        self._catch_up(now)
+        return bool(member.stamp) and self.roll.closed is None
 
     def assign(self, now: float, rng: random.Random, ask: Ask) -> Assignment | Refused:
         """Choose a backend and reserve a place there."""
@@ -109,7 +119,7 @@ class Pool(Standing):
     def spare(self, now: float) -> Spare:
         """Return whether the users still fit when the biggest backend falls."""
         self._catch_up(now)
-        return find_spare(self, now)
+        return find_spare(weigh(member, now) for member in self)
 
     def _count_ask(self, now: float) -> float:
         """Return V, the asks expected so far."""

@@ -21,6 +21,7 @@ from master.core.join_cap import Permits
 from master.core.load import LoadPolicy, Reservations, SessionClock, Spell
 from master.core.looks import Looks
 from master.core.member import WORKING, Member
+from master.core.news import News
 from master.core.roll import Roll
 
 
@@ -40,6 +41,7 @@ class Standing:
         self.clock = SessionClock(loads)
         self.roll = Roll(choice, len(backends), health.stale_after_s)
         self.ejections = Ejections(ejection)
+        self.news = News()
         self._asks = AskRate()
         self._levels = make_levels(backends)
         self._candidates = Candidates(choice, self._levels.values(), self.clock)
@@ -137,6 +139,7 @@ class Standing:
             if name not in wanted or name in moved:
                 self._dismiss(member)
         self.ejections.keep(wanted.keys() - moved)
+        self.news.keep(wanted.keys())
         self._levels = make_levels(wanted.values(), self._levels)
         self._candidates.stand_in(self._levels.values())
         # The same dictionary in the new order: others look into it.
@@ -228,7 +231,9 @@ class Standing:
         return state
 
     def _heed_operator(self, member: Member, now: float) -> None:
-        member.admin = member.admin.at(now)
+        before, member.admin = member.admin, member.admin.at(now)
+        if member.admin is READY and before.wish is not Wish.READY:
+            self.news.end(member.backend.name, before)
         if member.admin.wish is Wish.MAINT:
             # What comes back afterwards may be another process: it has to answer first.
             member.health.lose()
@@ -242,6 +247,7 @@ class Standing:
         member.counted = counted
         if serving != member.serving:
             member.serving = serving
+            self.news.turn([member.backend.name])
             if serving:
                 member.permits.begin(self.roll.came_at(now))
                 self.roll.rose()

@@ -17,22 +17,25 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from lambdamu.address import printable
+from master.config_json import tables_of, values_of
 from master.core.admin import Wish
-from master.tokens import Caller, TokensError
+from master.tokens import Caller
 from master.web.controls import ControlError, Controls
 from master.web.desk import Desk, wall
 from master.web.exposition import OPENMETRICS, PROMETHEUS, Renderer, accepts_openmetrics
 from master.web.feed import Events, Feed
 from master.web.gate import CALLER, EVENTS
 from master.web.openapi import DOCUMENT
-from master.web.views import answer_row, backend_row, count_takers, dumps, explanation, pool_row, rows_of
+from master.web.views import answer_row, backend_row, dumps, event_row, explanation, rows_of
 
 _MOST_ANSWERS: Final = 200
+_MOST_EVENTS: Final = 50
 _LEAST_UNTIL_S: Final = 1.0
 _MOST_UNTIL_S: Final = 30 * 86400.0
 _MOST_REASON: Final = 200
-_STATIC: Final = {"/": ("page.html", "text/html"), "/page.js": ("page.js", "text/javascript")} | {
-    "/page.css": ("page.css", "text/css")
+_SCRIPTS: Final = ("page.js", "parts.js", "table.js", "charts.js", "questions.js")
+_STATIC: Final = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css")} | {
+    f"/{name}": (name, "text/javascript") for name in _SCRIPTS
 }
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -49,6 +52,8 @@ def make_app(desk: Desk, feed: Feed) -> Starlette:
         Route("/api/v1/backends", api.backends, methods=["GET"]),
         Route("/api/v1/explain", api.explain, methods=["GET"]),
         Route("/api/v1/answers", api.answers, methods=["GET"]),
+        Route("/api/v1/log", api.log, methods=["GET"]),
+        Route("/api/v1/config", api.config, methods=["GET"]),
         Route(EVENTS, Events(feed), methods=["GET"]),
         Route("/api/v1/backends/{name:path}/{state}", api.set_admin, methods=["POST"]),
         Route("/api/v1/reload", api.reload, methods=["POST"]),
@@ -98,7 +103,7 @@ class _Api:
     async def backends(self, _request: Request) -> Response:
         desk, now, per_s = self._desk, trio.current_time(), self._feed.backends.per_s
         rows = await rows_of(list(desk.pool), lambda member: backend_row(desk, member, now, per_s))
-        head = dumps(pool_row(desk, now, count_takers(desk.pool)))
+        head = dumps(self._feed.pool(now))
         return _json(head[:-1] + b',"backends":' + rows + b"}")
 
     async def explain(self, request: Request) -> Response:
@@ -107,8 +112,16 @@ class _Api:
     async def answers(self, request: Request) -> Response:
         found = self._desk.answers.search(_text(request, "client"), _MOST_ANSWERS)
         await trio.lowlevel.checkpoint()
-        rows = await rows_of(found, answer_row)
-        return _json(b'{"at":' + dumps(round(wall(trio.current_time()), 6)) + b',"answers":' + rows + b"}")
+        return _json(_listed("answers", await rows_of(found, answer_row)))
+
+    async def log(self, _request: Request) -> Response:
+        events = self._desk.events.last(_MOST_EVENTS)
+        return _json(_listed("events", await rows_of(reversed(events), event_row)))
+
+    async def config(self, _request: Request) -> Response:
+        config = self._desk.config()
+        head = dumps(tables_of(config))
+        return _json(head[:-1] + b',"backend":' + await rows_of(config.backends, values_of) + b"}")
 
     async def set_admin(self, request: Request) -> Response:
         name, word = request.path_params["name"], request.path_params["state"]
@@ -130,10 +143,8 @@ class _Api:
         controls = self._controls("the configuration cannot be read again here")
         try:
             changes = await controls.reload(caller.name)
-            self._desk.read_tokens()
-        except (ControlError, TokensError) as exc:
+        except ControlError as exc:
             raise HTTPException(409, str(exc)) from exc
-        self._tell(f"reload by {caller.name}")
         return _json({"changes": list(changes), "who": caller.name})
 
     def _controls(self, without: str) -> Controls:
@@ -141,8 +152,12 @@ class _Api:
             raise HTTPException(501, without)
         return self._desk.controls
 
-    def _tell(self, text: str, backend: str = "") -> None:
+    def _tell(self, text: str, backend: str) -> None:
         self._desk.events.add(trio.current_time(), "operator", text, backend)
+
+
+def _listed(key: str, rows: bytes) -> bytes:
+    return b'{"at":%b,"%b":%b}' % (dumps(round(wall(trio.current_time()), 6)), key.encode(), rows)
 
 
 @attrs.frozen

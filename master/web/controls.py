@@ -21,6 +21,15 @@ class Wanted:
     until: float | None
 
 
+@attrs.frozen
+class LastReload:
+    """When the configuration was read last, in Unix seconds, by whom, and a line for each fault, if there was any."""
+
+    at: float
+    who: str
+    faults: Sequence[str] = ()
+
+
 class ControlError(LambdaMuError):
     """A change that cannot be made; str() is one line for the operator, and nothing has changed."""
 
@@ -34,6 +43,10 @@ class Controls(Protocol):
 
     def wish(self, name: str) -> Wanted | None:
         """Return what was wanted last of a backend; None when nobody has wanted anything."""
+        ...
+
+    def last_reload(self) -> LastReload | None:
+        """Return what came of the last reload, whoever asked for it; None before the first."""
         ...
 
     async def reload(self, who: str) -> Sequence[str]:

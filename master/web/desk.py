@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 import trio
 
 from lambdamu.errors import LambdaMuError
 from master.answer_log import AnswerLog
-from master.config import HttpPolicy
+from master.config import Config, HttpPolicy
 from master.core.pool import Pool, Reason
 from master.event_log import EventLog
 from master.metrics import Metrics
-from master.tokens import LOCAL, Caller, Tokens, load_tokens
-from master.web.controls import Controls, Wanted
+from master.tokens import LOCAL, Caller, Tokens, TokensFile
+from master.web.controls import Controls, LastReload, Wanted
 
 
 @attrs.define(eq=False)
 class Desk:
-    """Reads a master; `controls` changes it, None where it cannot be changed."""
+    """Reads a master; `controls` changes it, None where it cannot be changed. `tokens_file`: who may come in."""
 
     policy: HttpPolicy
     pool: Pool
@@ -29,18 +29,16 @@ class Desk:
     events: EventLog
     whys: Mapping[str, str]
     """Why backends do not work, by name."""
+    config: Callable[[], Config]
+    """Returns what the master works with now."""
     controls: Controls | None = None
     stopping: bool = False
     """Set from the first signal to stop on."""
-    tokens: Tokens | None = None
+    tokens_file: TokensFile = attrs.Factory(TokensFile)
 
-    def __attrs_post_init__(self) -> None:
-        self.read_tokens()
-
-    def read_tokens(self) -> None:
-        """Read the file of tokens again. Raise TokensError, and keep those of before, when it is not right."""
-        if self.policy.tokens_file:
-            self.tokens = load_tokens(self.policy.tokens_file)
+    @property
+    def tokens(self) -> Tokens | None:
+        return self.tokens_file.at_work
 
     def caller(self, token: str | None) -> Caller | None:
         """Return who calls with `token`, None for a stranger. Where there are no tokens, whoever can call may."""
@@ -51,17 +49,20 @@ class Desk:
     def unready(self) -> str | None:
         """Return why clients should be sent to another master, None when there is no reason."""
         now = trio.current_time()
-        self.pool.works(now)  # has it take in what time has changed
+        takers = self.pool.takers(now)
         if self.stopping:
             return "stopping"
         if self.pool.roll.closed is Reason.FIRST_ROUND:
             return "not every backend has been probed yet"
-        if self.policy.ready_needs_backend and not any(member.stamp for member in self.pool):
+        if self.policy.ready_needs_backend and not takers:
             return "no backend can take anyone"
         return None
 
     def wish(self, name: str) -> Wanted | None:
         return self.controls.wish(name) if self.controls is not None else None
+
+    def last_reload(self) -> LastReload | None:
+        return self.controls.last_reload() if self.controls is not None else None
 
 
 def wall(at: float) -> float:

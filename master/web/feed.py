@@ -20,7 +20,7 @@ from master.core.member import Member
 from master.core.pool import Pool
 from master.event_log import Event
 from master.web.desk import Desk
-from master.web.views import Json, backend_row, count_takers, dumps, event_row, parts, pool_row
+from master.web.views import Json, backend_row, dumps, event_row, parts, pool_row
 
 _EVERY_S: Final = 1.0
 _FRAMES: Final = 128
@@ -73,7 +73,7 @@ class Feed:
         self._bell = trio.Event()
         self._states: dict[str, str] = {}
         self._turn = 0
-        desk.events.heard = self._hear
+        desk.events.listen(self._hear)
 
     async def run(self) -> None:
         before = trio.current_time()
@@ -109,7 +109,7 @@ class Feed:
 
     async def _everything(self) -> AsyncGenerator[bytes, None]:
         desk, now = self._desk, trio.current_time()
-        yield b"retry: 1000\n\n" + frame("begin", {"count": len(desk.pool)}) + frame("pool", self._pool(now))
+        yield b"retry: 1000\n\n" + frame("begin", {"count": len(desk.pool)}) + frame("pool", self.pool(now))
         for part in parts(list(desk.pool)):
             yield frame("backends", self._rows(part, trio.current_time()))
         events = [event_row(event) for event in desk.events.last(_LAST_EVENTS)]
@@ -126,7 +126,7 @@ class Feed:
 
     async def _tell(self, now: float) -> None:
         """Tell of the pool, of those whose state has changed, and of some others in their turn."""
-        self._publish(frame("pool", self._pool(now)))
+        self._publish(frame("pool", self.pool(now)))
         changed: list[Member] = []
         others: list[Member] = []
         for part in parts(list(self._desk.pool), 500):
@@ -145,9 +145,10 @@ class Feed:
         if len(self._states) > 2 * len(self._desk.pool):
             self._states.clear()
 
-    def _pool(self, now: float) -> Json:
+    def pool(self, now: float) -> Json:
+        """Return what is said of the pool as a whole, with how many asks are answered a second."""
         rates = {result: round(per_s, 2) for result, per_s in self.results.per_s.items()}
-        return pool_row(self._desk, now, count_takers(self._desk.pool)) | {"asks_per_s": rates}
+        return pool_row(self._desk, now) | {"asks_per_s": rates}
 
     def _rows(self, members: list[Member], now: float) -> list[Json]:
         return [backend_row(self._desk, member, now, self.backends.per_s) for member in members]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from master.config import TABLES
+from master.config_json import schema_of
+
 Schema = dict[str, Any]
 
 _TEXT: Final[Schema] = {"type": "string"}
 _NUMBER: Final[Schema] = {"type": "number"}
 _COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+_COUNTS: Final[Schema] = {"type": "object", "additionalProperties": _COUNT}
 _FLAG: Final[Schema] = {"type": "boolean"}
 _STATES: Final = ["ready", "no_weight", "unprobed", "down", "lost", "stale", "ejected", "full"]
 
@@ -36,9 +40,17 @@ _POOL: Final[dict[str, Schema]] = {
     "ready": _FLAG,
     "unready": _TEXT,
     "at": _NUMBER,
-    "asks": {"type": "object", "additionalProperties": _COUNT},
+    "asks": _COUNTS,
     "connections": _COUNT,
     "session_s": _or_null(_NUMBER),
+    "panic": _FLAG,
+    "reload": _or_null(_ref("LastReload")),
+    "asks_per_s": {"type": "object", "additionalProperties": _NUMBER},
+}
+_WRITTEN: Final[Schema] = {
+    "type": "object",
+    "description": "By table and key: what stands in the file where the process works with another value.",
+    "additionalProperties": {"type": "object"},
 }
 _SCHEMAS: Final[dict[str, Schema]] = {
     "Error": _object(error=_TEXT),
@@ -62,7 +74,11 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         assignments_per_s=_or_null(_NUMBER),
         probes=_COUNT,
         probe_failures=_COUNT,
+        failures=_COUNTS,
+        ejections=_COUNT,
         probe_mean_s=_or_null(_NUMBER),
+        probe_p50_s=_or_null(_NUMBER),
+        probe_p99_s=_or_null(_NUMBER),
         admin=_or_null(_ref("Admin")),
     ),
     "Backends": _object(**_POOL, backends=_array(_ref("Backend"))),
@@ -100,6 +116,14 @@ _SCHEMAS: Final[dict[str, Schema]] = {
             )
         ),
     ),
+    "Log": _object(at=_NUMBER, events=_array(_ref("Event"))),
+    "Event": _object(number=_COUNT, at=_NUMBER, kind=_TEXT, backend=_TEXT, text=_TEXT),
+    "Config": _object(
+        **{name: schema_of(name) for name in TABLES if name != "backend"},
+        as_written=_WRITTEN,
+        hidden=_array(_TEXT),
+        backend=_array(schema_of("backend")),
+    ),
     "Wish": {
         "type": "object",
         "properties": {
@@ -113,6 +137,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         "additionalProperties": False,
     },
     "Changed": _object(name=_TEXT, state={"enum": ["ready", "drain", "maint"]}, who=_TEXT),
+    "LastReload": _object(ok=_FLAG, at=_NUMBER, who=_TEXT, faults=_array(_TEXT) | {"maxItems": 20}),
     "Reloaded": _object(changes=_array(_TEXT), who=_TEXT),
 }
 _REFUSALS: Final = {
@@ -218,6 +243,19 @@ DOCUMENT: Final[Schema] = {
                 "400",
                 *_READING,
                 parameters=[_query("client", _CLIENT + " Left out: everybody's.")],
+            )
+        },
+        "/api/v1/log": {
+            "get": _operation(
+                "log", "What happened last, newest first, at most 50.", _json("The events.", "Log"), *_READING
+            )
+        },
+        "/api/v1/config": {
+            "get": _operation(
+                "config",
+                "The configuration that is at work, by the tables of its file; secrets are null.",
+                _json("All of it.", "Config"),
+                *_READING,
             )
         },
         "/api/v1/events": {

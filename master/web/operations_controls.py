@@ -11,7 +11,7 @@ import trio
 from master.core.admin import Wish
 from master.node import Node
 from master.operations import Operations
-from master.web.controls import ControlError, Wanted
+from master.web.controls import ControlError, LastReload, Wanted
 
 
 class OperationsControls:
@@ -31,6 +31,10 @@ class OperationsControls:
             return None
         until = None if admin.until == math.inf else time.time() + admin.until - now
         return Wanted(admin.wish, admin.who, admin.why, until)
+
+    def last_reload(self) -> LastReload | None:
+        last = self._operations.last
+        return None if last is None else LastReload(last.at, last.who, last.faults)
 
     async def reload(self, who: str) -> Sequence[str]:
         reloaded = await self._operations.reload(who)

@@ -10,6 +10,7 @@ import trio
 from lambdamu.address import Address
 from master.config import HttpPolicy
 from master.node import Node
+from master.tokens import TokensFile
 from master.web.api import make_app
 from master.web.controls import Controls
 from master.web.desk import Desk
@@ -19,7 +20,7 @@ from master.web.server import DEADLINES, Deadlines, HttpServer, Logger
 
 
 class Web:
-    """Shows `node` to its operators until `run` is cancelled."""
+    """Shows `node` to its operators until `run` is cancelled. `tokens_file`: that of `policy`."""
 
     def __init__(
         self,
@@ -28,9 +29,20 @@ class Web:
         log: Logger,
         controls: Controls | None = None,
         deadlines: Deadlines = DEADLINES,
+        tokens_file: TokensFile | None = None,
     ) -> None:
         metrics = node.metrics
-        self.desk = Desk(policy, node.pool, metrics, node.answers, node.events, node.observer.whys, controls)
+        self.desk = Desk(
+            policy,
+            node.pool,
+            metrics,
+            node.answers,
+            node.events,
+            node.observer.whys,
+            lambda: node.config,
+            controls,
+            tokens_file=tokens_file or TokensFile(policy.tokens_file),
+        )
         self.feed = Feed(self.desk)
         gate = Gate(make_app(self.desk, self.feed), self.desk, log)
         self.server = HttpServer(gate, policy.connections, log, deadlines)
@@ -52,7 +64,6 @@ class Web:
     def leave(self) -> None:
         """Hear the first signal to stop: from now on clients are better sent elsewhere."""
         self.desk.stopping = True
-        self.desk.events.add(trio.current_time(), "stopping", "this master has been told to stop")
 
     def stop(self) -> None:
         """End those who read without end."""

@@ -17,10 +17,13 @@ from master.core.member import Member
 from master.core.pool import Pool
 from master.core.reading import set_pool_scene
 from master.event_log import Event
+from master.web.controls import LastReload
 from master.web.desk import Desk, wall
 
 PART: Final = 50
 """So many backends are told of in one go, in about a millisecond."""
+MOST_FAULTS: Final = 20
+"""So many lines are told of a reload that was refused; the log and `lambdamu check` have all of them."""
 Item = TypeVar("Item")
 Json = dict[str, Any]
 
@@ -50,8 +53,8 @@ def finite(number: float | None) -> float | None:
 
 
 def backend_row(desk: Desk, member: Member, now: float, per_s: Mapping[str, float]) -> Json:
-    name, state = member.backend.name, member.state(now)
-    probes, wish = desk.metrics.probes.get(name, 0), desk.wish(name)
+    name, state, metrics = member.backend.name, member.state(now), desk.metrics
+    probes, wish = metrics.probes.get(name, 0), desk.wish(name)
     return {
         "name": name,
         "zone": member.backend.zone,
@@ -61,7 +64,7 @@ def backend_row(desk: Desk, member: Member, now: float, per_s: Mapping[str, floa
         "state": state.value,
         "why": desk.whys.get(name, "") if state is not State.READY else "",
         "works": member.works(now),
-        "takes_clients": bool(member.stamp) and desk.pool.roll.closed is None,
+        "takes_clients": desk.pool.takes_clients(now, member),
         "users": member.users(now),
         "capacity": member.backend.capacity,
         "load": finite(member.load(now)) if member.backend.weight and member.report is not None else None,
@@ -70,17 +73,22 @@ def backend_row(desk: Desk, member: Member, now: float, per_s: Mapping[str, floa
         "assignments": member.reservations.total,
         "assignments_per_s": finite(per_s.get(name, 0.0)),
         "probes": probes,
-        "probe_failures": desk.metrics.failures.get(name, 0),
-        "probe_mean_s": finite(desk.metrics.probe_s.get(name, 0.0) / probes) if probes else None,
+        "probe_failures": metrics.failures.get(name, 0),
+        "failures": {why.value: count for why, count in metrics.faults.get(name, {}).items()},
+        "ejections": metrics.ejections.get(name, 0),
+        "probe_mean_s": finite(metrics.probe_s.get(name, 0.0) / probes) if probes else None,
+        "probe_p50_s": metrics.probe_times.quantile(name, 0.5),
+        "probe_p99_s": metrics.probe_times.quantile(name, 0.99),
         "admin": None
         if wish is None
         else {"state": wish.state.value, "who": wish.who, "reason": wish.reason, "until": finite(wish.until)},
     }
 
 
-def pool_row(desk: Desk, now: float, takers: int) -> Json:
-    """Return what is said of the pool as a whole; `takers` of its backends take clients."""
+def pool_row(desk: Desk, now: float) -> Json:
+    """Return what is said of the pool as a whole."""
     unready = desk.unready()
+    takers = desk.pool.takers(now)
     return {
         "verdict": verdict(desk.pool, takers, desk.metrics.spare(now)),
         "takers": takers,
@@ -91,7 +99,15 @@ def pool_row(desk: Desk, now: float, takers: int) -> Json:
         "asks": {result.value: count for result, count in desk.metrics.asks.items()},
         "connections": desk.metrics.open,
         "session_s": finite(desk.pool.clock.mean_s),
+        "panic": desk.pool.roll.closed is Reason.PANIC,
+        "reload": _reload_row(desk.last_reload()),
     }
+
+
+def _reload_row(last: LastReload | None) -> Json | None:
+    if last is None:
+        return None
+    return {"ok": not last.faults, "at": finite(last.at), "who": last.who, "faults": list(last.faults[:MOST_FAULTS])}
 
 
 def verdict(pool: Pool, takers: int, spare: Spare) -> str:
@@ -100,17 +116,14 @@ def verdict(pool: Pool, takers: int, spare: Spare) -> str:
         return "there are no backends"
     if pool.roll.closed is Reason.FIRST_ROUND:
         return "nobody is sent anywhere yet: not every backend has been probed"
-    if not takers or pool.roll.closed is not None:
-        few = "too few backends work" if takers else "no backend takes clients"
+    if not takers:
+        panic = pool.roll.closed is Reason.PANIC and pool.roll.working
+        few = "too few backends work" if panic else "no backend takes clients"
         return few + ": all failed together, look at this master's network" * pool.roll.suspected
     one = f"{takers} of {len(pool)} backends {'takes' if takers == 1 else 'take'} clients"
     if spare.fits:
         return f"{one}; the users fit if the biggest falls"
     return f"{one}; the users do not fit if the biggest, {spare.biggest}, falls"
-
-
-def count_takers(pool: Pool) -> int:
-    return sum(map(bool, (member.stamp for member in pool))) if pool.roll.closed is None else 0
 
 
 def answer_row(answer: Answer) -> Json:

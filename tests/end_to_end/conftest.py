@@ -10,12 +10,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
+
+from master.cli import main
 
 START_S = 20.0
 
@@ -39,9 +41,13 @@ class Process:
         return self._stdout.read_text(errors="replace")
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Return the events of that name in the log."""
+        """Return the events of that name in the log, with the fields that are ours, `error` and `message`."""
         lines = [json.loads(line) for line in self.stderr.splitlines() if line.startswith("{")]
-        return [line for line in lines if line["event"] == name]
+        return [
+            {**line.get("lambdamu", {}), "error": line.get("error", {}).get("message"), "message": line["message"]}
+            for line in lines
+            if line["event"]["action"] == name
+        ]
 
     def signal(self, number: int) -> None:
         self.popen.send_signal(number)
@@ -89,7 +95,13 @@ class Stage:
         return process
 
     def master(
-        self, *ports: int, text: str = "", backend: str = "", port: int | None = None, prefix: tuple[str, ...] = ()
+        self,
+        *ports: int,
+        text: str = "",
+        backend: str = "",
+        port: int | None = None,
+        prefix: tuple[str, ...] = (),
+        options: tuple[str, ...] = (),
     ) -> tuple[Process, int]:
         """Start a master for backends at `ports` with more `text` in its configuration; return it and its port."""
         port = port or free_port()
@@ -99,7 +111,7 @@ class Stage:
             text = "[master]\n" + text
         text = text.replace("[master]", f'[master]\nlisten = "127.0.0.1:{port}"', 1)
         config.write_text(text + "\n" + "".join(entries))
-        process = self.start("master", "--config", str(config), prefix=prefix)
+        process = self.start("master", "--config", str(config), *options, prefix=prefix)
         wait_for_port(port, process)
         return process, port
 
@@ -121,6 +133,24 @@ class Stage:
             except subprocess.TimeoutExpired:
                 process.popen.kill()
                 process.wait()
+
+
+@pytest.fixture
+def command_line(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Return what runs the command line in this process, where a second for each start would be too long.
+
+    It returns the exit code, and what was said on standard output and on standard error.
+    """
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        said = capsys.readouterr()
+        assert isinstance(caught.value.code, int)
+        return caught.value.code, said.out, said.err
+
+    return run
 
 
 @pytest.fixture

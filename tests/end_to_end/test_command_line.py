@@ -29,6 +29,8 @@ from tests.end_to_end.conftest import Stage, free_port, wait_until_up
         ["maint"],
         ["reload"],
         ["why"],
+        ["top"],
+        ["completion"],
     ],
 )
 def test_help_has_an_example(stage: Stage, command: list[str]) -> None:
@@ -60,6 +62,11 @@ def test_the_version_is_that_of_the_package(stage: Stage) -> None:
         (["client", "--master", "127.0.0.1:1", "--rate", "nan"], "nan"),
         (["client", "--master", "127.0.0.1:1", "--hold", "inf"], "inf"),
         (["demo", "--seconds", "nan"], "nan"),
+        (["top", "--interval", "nan"], "nan"),
+        (["top", "--interval", "0.1"], "--interval"),
+        (["top", "--count", "-1"], "--count"),
+        (["top", "--sort", "worst"], "--sort"),
+        (["check", "pool.toml", "--json"], "--diff"),
         (["demo", "--backends", "1"], "--backends"),
     ],
 )

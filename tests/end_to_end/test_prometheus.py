@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 import urllib.parse
@@ -43,6 +44,24 @@ def test_each_alert_fires_when_it_should_and_no_other_time() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_every_expression_of_the_dashboard_is_one_that_prometheus_takes(tmp_path: Path) -> None:
+    rules = [{"record": f"panel:{i}", "expr": expression} for i, expression in enumerate(expressions())]
+    (tmp_path / "panels.yml").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    command = [str(PROMTOOL), "check", "rules", "--lint-fatal", str(tmp_path / "panels.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(rules)} rules found" in done.stdout
+
+
+def expressions() -> list[str]:
+    """Return the expressions of the dashboard, with values for its variables."""
+    panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
+    found = [target["expr"] for panel in panels for target in panel.get("targets", ())]
+    for variable, value in (("$instance", ".*"), ("$__rate_interval", "3s"), ("$top", "10")):
+        found = [expression.replace(variable, value) for expression in found]
+    return found
+
+
 @pytest.fixture
 def prometheus(tmp_path: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
     running: list[subprocess.Popen[bytes]] = []
@@ -59,7 +78,8 @@ def test_prometheus_scrapes_a_master_with_a_token(
     _, alive = stage.server("--users", "7")
     port, at = free_port(), free_port()
     http = f'[http]\nlisten = "127.0.0.1:{port}"\ntokens_file = "tokens"\n'
-    master, clients = stage.master(alive, text=http, backend='name = "<b1>"')
+    dead = f'[[backend]]\nname = "dead"\nhost = "127.0.0.1"\nport = {free_port()}\ncapacity = 100\n'
+    master, clients = stage.master(alive, text=http + dead, backend='name = "<b1>"\ncapacity = 100')
     wait_for_port(port, master)
     wait_until_up(master, 1)
     ask(clients)
@@ -80,6 +100,9 @@ def test_prometheus_scrapes_a_master_with_a_token(
     assert query(at, 'lambdamu_asks_total{result="OK"}') == 1
     assert query(at, "lambdamu_loop_lag_seconds_count") > 0
     assert query(at, "lambdamu_answer_seconds_count") == 1
+    master.signal(signal.SIGHUP)  # without a reload there is no time of one
+    for expression in expressions():
+        query(at, expression)
 
 
 def query(port: int, expression: str) -> float:

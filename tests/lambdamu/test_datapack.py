@@ -291,7 +291,7 @@ def test_a_dump_is_short_printable_and_one_line(value: Any) -> None:
 def test_the_library_without_its_compiled_part_decodes_the_same() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
-        env={**os.environ, "MSGPACK_PUREPYTHON": "1", "PYTEST_ADDOPTS": ""},
+        env={**os.environ, "MSGPACK_PUREPYTHON": "1", "PYTEST_ADDOPTS": "", "HYPOTHESIS_PROFILE": "again"},
         capture_output=True,
         text=True,
         timeout=300,

@@ -135,7 +135,7 @@ def test_of_plain_asks_one_in_a_while_is_noted_whichever_way_it_comes() -> None:
 def test_the_last_events_are_kept_and_each_is_heard_once() -> None:
     log, heard = EventLog(kept=2), list[Event]()
     log.add(1.0, "backend_up", "it answers", "b1")
-    log.heard = heard.append
+    log.listen(heard.append)
     log.add(2.0, "backend_down", "it refused", "b1")
     log.add(3.0, "reload", "nothing changed")
     assert [(each.number, each.kind) for each in log.last(9)] == [(2, "backend_down"), (3, "reload")]

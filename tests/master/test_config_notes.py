@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lambdamu.address import Address
-from master.config import BackendConfig, ChoiceConfig, Config, HttpPolicy, MasterPolicy, Mode, ProbePolicy
+from master.config import AlertsPolicy, BackendConfig, ChoiceConfig, Config, HttpPolicy, MasterPolicy, Mode, ProbePolicy
 from master.config_notes import describe, warn
 from master.core.choice import Panic
+from master.webhook_url import WebhookURL
 
 HONEST = BackendConfig("b", "10.0.0.1", 9001)
 OPEN = MasterPolicy(listen=Address("::", 7000))
@@ -69,6 +70,12 @@ def test_what_looks_like_a_mistake_is_a_warning(config: Config, beginnings: list
 )
 def test_who_may_watch_is_described(http: HttpPolicy, said: list[str]) -> None:
     assert [line for line in describe(Config(http=http)) if line.startswith("operators")] == said
+
+
+def test_where_alerts_go_is_described_without_what_may_be_a_secret() -> None:
+    config = Config(alerts=AlertsPolicy(WebhookURL.parse("https://hooks.example/hush")))
+    (said,) = [line for line in describe(config) if line.startswith("alerts")]
+    assert said == "alerts: https://hooks.example/..., at most one post in 10 s"
 
 
 def test_a_pool_is_described() -> None:

@@ -14,6 +14,7 @@ from lambdamu.port import Network
 from master.config import BOUNDS, ORDERS, TABLES, BackendConfig, Config, Mode
 from master.config_file import ConfigError, parse
 from master.core.choice import Panic, Policy
+from master.webhook_url import WebhookURL
 
 DOC = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
@@ -30,13 +31,19 @@ TYPES = {
     Address: "address",
     Address | None: "address",
     bool: "true or false",
+    WebhookURL | None: "URL",
     tuple[str, ...]: "array of texts",
     tuple[Address, ...]: "array of addresses",
     tuple[Network, ...]: "array of networks",
 }
 
 
-ABSENT = {("backend", "capacity"): "no limit", ("choice", "session_s"): "learned", ("http", "listen"): "off"}
+ABSENT = {
+    ("backend", "capacity"): "no limit",
+    ("choice", "session_s"): "learned",
+    ("http", "listen"): "off",
+    ("alerts", "webhook"): "off",
+}
 
 
 def rows(heading: str) -> list[list[str]]:

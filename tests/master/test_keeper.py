@@ -170,6 +170,8 @@ async def test_a_full_disk_stops_nobody_is_told_of_and_tried_again(autojump_cloc
         assert [entry["error"] for entry in told] == ["the disk is full"]
         disk.full = False
         await trio.sleep(30.0)
+        told = [(event.kind, event.text) for event in house.node.events.last(9)]
+        assert told == [("state_not_written", "the disk is full"), ("state_written", "the state is kept again")]
         assert disk.load().admins == {"a": SavedAdmin(Wish.DRAIN, "ann", "why")}
         saves = disk.saves
         await trio.sleep(300.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_texts_from_outside_stay_in_their_line(text: str, as_json: bool, tmp_pat
     assert output.rstrip("\n").isprintable() or not as_json
     assert text not in output
     if as_json:
-        assert json.loads(output)["event"] == "event"
+        assert json.loads(output)["event"] == {"action": "event"}
 
 
 def test_a_line_is_cut_where_a_pipe_would_not_take_it_at_once(tmp_path: Path) -> None:
@@ -67,3 +68,53 @@ def test_a_reader_that_has_gone_or_stalled_holds_nobody_up() -> None:
     log.info("event")
     assert sink.dropped == before + 1
     os.close(writer)
+
+
+ECS = {"@timestamp", "log.level", "message", "ecs.version", "event.action", "error.message", "service.name"}
+EVENTS: list[tuple[str, str, dict[str, object], str]] = [
+    ("info", "stopped", {}, "stopped"),
+    ("warning", "backend_down", {"backend": "b1", "text": "it refused", "left_out": 2}, "backend down: b1: it refused"),
+    ("error", "reload_refused", {"fault": "x: y", "other_faults": 0}, "reload refused: x: y"),
+    ("error", "state_not_written", {"error": "disk full"}, "state not written: disk full"),
+    ("warning", "config", {"message": "odd", "error": "no"}, "config: odd"),
+    ("debug", "ask", {"client": None, "loads": ["b1 1.5"], "until_s": 1.5}, "ask"),
+]
+
+
+def flat(value: object, name: str = "") -> dict[str, object]:
+    """Return the fields by their full names, as Elasticsearch sees them."""
+    if not isinstance(value, dict):
+        return {name: value}
+    inner = [flat(each, f"{name}.{key}".lstrip(".")) for key, each in value.items()]
+    return {full: leaf for fields in inner for full, leaf in fields.items()}
+
+
+def written(tmp_path: Path, level: str, action: str, fields: dict[str, object], least: str = "debug") -> str:
+    with (tmp_path / "log").open("wb") as file:
+        getattr(make_logger(Sink(file.fileno()), json=True, level=least), level)(action, **fields)
+    return (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize(("level", "action", "fields", "message"), EVENTS)
+def test_for_machines_every_field_is_one_of_ecs_or_under_our_own_name(
+    level: str, action: str, fields: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    line = json.loads(written(tmp_path, level, action, fields))
+    assert list(line)[:3] == ["@timestamp", "log.level", "message"]  # ECS logging wants these first, and not nested
+    assert "ecs.version" in line
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["@timestamp"])
+    got = flat(line)
+    assert got.keys() - {name for name in got if name.startswith("lambdamu.")} <= ECS
+    assert all(re.fullmatch(r"@?[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*", name) for name in got)
+    assert (got["log.level"], got["event.action"], got["message"]) == (level, action, message)
+    assert got["service.name"] == "lambdamu"
+    assert got.get("error.message") == next((fields[key] for key in ("error", "fault", "text") if key in fields), None)
+    ours = {key for key, value in fields.items() if value is not None} - {"error", "fault", "text", "message"}
+    assert {name.removeprefix("lambdamu.") for name in got if name.startswith("lambdamu.")} == ours
+
+
+@pytest.mark.parametrize("least", ["debug", "info", "warning", "error"])
+def test_what_is_less_than_the_level_is_not_written(least: str, tmp_path: Path) -> None:
+    levels = ["debug", "info", "warning", "error"]
+    told = [level for level in levels if written(tmp_path, level, "event", {}, least)]
+    assert told == levels[levels.index(least) :]

@@ -541,3 +541,20 @@ async def test_a_monitor_that_is_stopped_counts_nothing_and_closes(autojump_cloc
         assert scene.seen.failures == []
         assert scene.seen.good == 0
         nursery.cancel_scope.cancel()
+
+
+@BOTH
+async def test_one_failed_probe_of_an_ejected_backend_is_no_news_and_that_it_is_down_is(
+    mode: Mode, autojump_clock: object
+) -> None:
+    async with watched(mode=mode, fall=2, timeout_s=0.5, stale_after_s=60.0) as scene:
+        await trio.sleep(2.2)
+        scene.pool.bar(trio.current_time(), "a", trio.current_time() + 100.0)
+        scene.backend.silent = True
+        await scene.until(lambda: len(scene.seen.failures) == 1)
+        scene.backend.silent = False
+        await trio.sleep(5.0)
+        assert [up for _, up, _ in scene.seen.changes] == [True]
+        scene.backend.silent = True
+        await trio.sleep(5.0)
+        assert [up for _, up, _ in scene.seen.changes] == [True, False]

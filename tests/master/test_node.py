@@ -14,17 +14,20 @@ from prometheus_client import CollectorRegistry
 from lambdamu.address import Address
 from lambdamu.datapack import Decoder, encode
 from lambdamu.errors import LinkError
-from lambdamu.messages import Message
+from lambdamu.messages import Message, Result
+from lambdamu.objects import Peer
 from lambdamu.tcp_server import PortLimits, open_listeners
 from lambdamu.testing import FakeBackend, Script
 from master.config import BackendConfig, Config, MasterPolicy, ProbePolicy
-from master.core.pool import State
+from master.core.health import Said
+from master.core.pool import Ask, Assignment, State
 from master.metrics import Metrics
 from master.node import Node
 from master.observer import Observer
 from master.process import fit_descriptors
 
 LOCAL = Address("127.0.0.1", 0)
+PEER = Peer("203.0.113.7", 4)
 QUICK = ProbePolicy(interval_s=0.05, timeout_s=0.05, stale_after_s=60.0)
 
 
@@ -100,7 +103,7 @@ async def test_one_too_many_is_counted_and_told() -> None:
             await first.receive_some(100)
             (refusal,) = await say(address, Message("Master", "Event", "DoSendServer"))
             assert refusal.data["Code"] == "Limit"
-            assert sample(node.metrics.registry, "lambdamu_connections_refused_total") == 1
+            assert sample(node.metrics.registry, "lambdamu_connections_refused_total", why="limit") == 1
             assert sample(node.metrics.registry, "lambdamu_connections") == 1
 
 
@@ -109,14 +112,13 @@ async def test_every_series_is_there_before_anything_happens() -> None:
     for name, labels in (
         ("lambdamu_probes_total", {"backend": "b0"}),
         ("lambdamu_probe_failures_total", {"backend": "b0"}),
-        ("lambdamu_probe_faults_total", {"why": "refused"}),
+        ("lambdamu_backend_ejections_total", {"backend": "b0"}),
+        ("lambdamu_connections_refused_total", {"why": "limit"}),
+        ("lambdamu_connections_refused_total", {"why": "resources"}),
         ("lambdamu_asks_total", {"result": "Wait"}),
         ("lambdamu_connections_ended_total", {"how": "reset"}),
     ):
         assert sample(metrics.registry, name, **labels) == 0
-    metrics.probed("b0", LinkError("refused", "it refused"), 0.0)
-    assert sample(metrics.registry, "lambdamu_probe_faults_total", why="refused") == 1
-    assert sample(Metrics(["b0"], 5).registry, "lambdamu_probe_faults_total", why="refused") == 0
 
 
 async def test_two_masters_in_one_process_do_not_meet() -> None:
@@ -206,3 +208,65 @@ def test_where_descriptors_are_few_connections_are_fewer_and_probes_keep_theirs(
     assert capture.entries[0]["event"] == "few_descriptors"
     enough = Config(limits=PortLimits(connections=5), backends=backends)
     assert fit_descriptors(enough, log, 10) is enough
+
+
+async def test_a_backend_that_says_it_drains_is_set_aside_for_those_who_watch() -> None:
+    async with FakeBackend() as one, FakeBackend() as two, running(one, two) as (node, _):
+        registry = node.metrics.registry
+        node.pool.record_said(trio.current_time(), "b0", Said(drain=True))
+        aside = [sample(registry, "lambdamu_backend_set_aside", backend=name) for name in ("b0", "b1")]
+        assert aside == [1, 0]
+
+
+async def test_how_many_are_ejected_is_shown_as_part_of_how_many_may_be() -> None:
+    members = tuple(BackendConfig(f"b{i}", "127.0.0.1", i + 1) for i in range(7))
+    node = Node(Config(backends=members), rng=random.Random(1), log=capturing_log()[0])
+    now, rng = trio.current_time(), random.Random(1)
+
+    def share() -> float | None:
+        return sample(node.metrics.registry, "lambdamu_bound_ratio", bound="ejected")
+
+    assert share() == 0
+    for i, member in enumerate(node.pool):
+        node.pool.record_report(now, rng, member.backend.name, 0, now, ("127.0.0.1", i + 1))
+    for i in range(100):
+        answer = node.pool.assign(now, rng, Ask(client=f"{i}"))
+        if isinstance(answer, Assignment) and answer.place.name == "b0":
+            node.pool.hear(now, rng, f"{i}", f"192.0.{i}.7", [answer.place.endpoint])
+    assert sample(node.metrics.registry, "lambdamu_ejected") == 1
+    assert share() == 0.5  # of seven, two may be
+    few = Node(Config(backends=members[:2]), rng=rng, log=capturing_log()[0])
+    assert sample(few.metrics.registry, "lambdamu_bound_ratio", bound="ejected") == 0
+
+
+async def test_an_hour_with_a_dead_backend_and_ten_thousand_asks_to_nobody_are_few_lines(
+    autojump_clock: object,
+) -> None:
+    log, capture = capturing_log()
+    config = Config(MasterPolicy(listen=LOCAL), backends=(BackendConfig("b0", "127.0.0.1", 1),))
+    node = Node(config, rng=random.Random(1), log=log)
+    refused = LinkError("refused", "it refused")
+    node.observer.became("b0", State.DOWN, refused)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node._log_whether_anybody_lives)
+        nursery.start_soon(node._watch_room)
+        for _ in range(3600):
+            node.pool.record_failure(trio.current_time(), "b0")
+            node.observer.probed("b0", refused, 1.0)
+            for _ in range(3):
+                node.master.do_send_server(Message("Master", "Event", "DoSendServer"), trio.current_time(), PEER)
+            await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert node.metrics.asks[Result.NO_SERVER] == 10_800
+    assert 60 <= len(capture.entries) < 65  # one a minute, that nobody lives, and the first word on the backend
+
+
+async def test_what_lets_the_master_in_at_a_backend_is_told_to_nobody_when_the_backend_repeats_it() -> None:
+    log, capture = capturing_log()
+    members = (BackendConfig("b0", "127.0.0.1", 1),)
+    node = Node(Config(probe=ProbePolicy(user_mail="hush@host"), backends=members), rng=random.Random(1), log=log)
+    node.observer.became("b0", State.DOWN, LinkError("bad_auth", "it answered: no user hush@host here"))
+    (entry,) = capture.entries
+    (event,) = node.events.last(9)
+    assert entry["text"] == event.text == node.observer.whys["b0"] == "it answered: no user *** here"
+    assert "hush" not in f"{capture.entries}{event}"

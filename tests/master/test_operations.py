@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import structlog
 import trio
 
@@ -22,6 +23,7 @@ from master.keeper import Keeper
 from master.node import Node
 from master.operations import Operations
 from master.store import MemoryStore, Store
+from master.tokens import Tokens, TokensFile
 
 LOCAL = Address("127.0.0.1", 0)
 ASK = encode([Message("Master", "Event", "DoSendServer")])
@@ -37,7 +39,8 @@ class House:
         log: Any = structlog.wrap_logger(None, processors=[self.capture])
         self.node = Node(load(file), rng=random.Random(1), log=log)
         self.keeper = Keeper(store or MemoryStore(), self.node, log)
-        self.operations = Operations(self.node, self.keeper, log, str(file))
+        self.tokens_file = TokensFile(self.node.config.http.tokens_file)
+        self.operations = Operations(self.node, self.keeper, log, str(file), tokens_file=self.tokens_file)
         self.address = LOCAL
 
     def write(self, *backends: FakeBackend, head: str = HEAD, keys: str = "") -> None:
@@ -124,16 +127,20 @@ async def test_one_wrong_character_changes_nothing_and_one_line_says_where(tmp_p
         config, member = home.node.config, home.node.pool["b0"]
         assert home.sample("reload_success") == 1
         assert home.sample("reload_timestamp_seconds") is None
-        for broken in ('weight = "1"\n', "weight = 1.0.0\n"):
-            home.write(*backends, keys=broken)
+        same_port = f'[[backend]]\nname = "b9"\nhost = "127.0.0.1"\nport = {backends[0].address[1]}\n'
+        same_name = '[[backend]]\nname = "b1"\nhost = "127.0.0.1"\nport = 1\n'
+        for broken in ('weight = "1"\n', "weight = 1.0.0\n", "[[backend]]\nport = 70000\n", same_port, same_name):
+            # What comes before is right, and another.
+            home.write(*backends, head=HEAD.replace("0.1", "0.2"), keys="capacity = 7\n" + broken)
             reloaded = await home.operations.reload("SIGHUP")
             assert home.node.config is config
+            assert config.probe.interval_s == 0.1
             assert [home.node.pool["b0"]] == list(home.node.pool) == [member]
             assert len(home.node.servers) == 1
             (entry,) = home.events("reload_refused")
             assert entry["fault"] == reloaded.faults[0]
             assert str(home.file) in entry["fault"]
-            assert "[[backend]] 1" in entry["fault"] or "line 9" in entry["fault"]
+            assert "[[backend]]" in entry["fault"] or "line 10" in entry["fault"]
             assert home.sample("reload_success") == 0
             assert (home.sample("reload_timestamp_seconds") or 0) == reloaded.at > 1e9
             home.capture.entries.clear()
@@ -143,6 +150,71 @@ async def test_one_wrong_character_changes_nothing_and_one_line_says_where(tmp_p
         assert not (await home.operations.reload("SIGHUP")).faults
         assert home.sample("reload_success") == 1
         await home.until_ready("b0", "b1")
+
+
+@pytest.mark.parametrize("text", ["", HEAD])
+async def test_a_file_that_names_nobody_does_not_empty_the_pool(tmp_path: Path, text: str) -> None:
+    async with fleet(1) as backends, house(tmp_path / "pool.toml", *backends) as home:
+        home.file.write_text(text)
+        [fault] = (await home.operations.reload("SIGHUP")).faults
+        assert fault.startswith(f"{home.file}: [[backend]]")
+        assert "names no backend any more" in fault
+        await home.until_ready("b0")
+        home.write(*backends)
+        assert not (await home.operations.reload("SIGHUP")).faults
+
+
+async def test_a_reload_that_was_refused_and_one_that_was_good_are_events(tmp_path: Path) -> None:
+    async with fleet(1) as backends, house(tmp_path / "pool.toml", *backends) as home:
+        home.file.write_text("[probe]\ninterval_s = true\nfall = 0\n")
+        await home.operations.reload("ann")
+        home.write(*backends)
+        await home.operations.reload("ann")
+        refused, good = (event for event in home.node.events.last(99) if event.kind.startswith("reload"))
+        assert (refused.kind, refused.text.count("[probe]: interval_s"), refused.text[-13:]) == (
+            "reload_refused",
+            1,
+            " (and 1 more)",
+        )
+        assert (good.kind, good.text) == ("reloaded", "by ann; differences: 0")
+
+
+OLD, NEW = "an-old-token-of-ann", "a-new-token-of-ann"
+
+
+@pytest.mark.parametrize("named", ["tokens", "others"])
+async def test_configuration_and_tokens_are_taken_in_together_or_neither(tmp_path: Path, named: str) -> None:
+    """`named`: which file of tokens the new configuration names; another one counts after a restart."""
+    tokens, others = tmp_path / "tokens", tmp_path / "others"
+    tokens.write_text(f"ann: {OLD}: write")
+    others.write_text(f"bob: {OLD}: write")
+    head = HEAD + '[http]\ntokens_file = "{}"\n'
+
+    def at_work(home: House) -> list[str]:
+        return [token for token in (OLD, NEW) if (home.tokens_file.at_work or Tokens([])).find(token)]
+
+    async with fleet(2) as backends, house(tmp_path / "pool.toml", *backends[:1], head=head.format("tokens")) as home:
+        config = home.node.config
+        home.write(*backends, head=head.format(named))
+        for broken in {"tokens", named}:
+            right = (tmp_path / broken).read_text()
+            (tmp_path / broken).write_text(f"ann: {NEW}: write\nbob: {NEW}1: wrote")
+            [fault] = (await home.operations.reload("SIGHUP")).faults
+            assert f"{tmp_path / broken}: line 2" in fault
+            assert NEW not in fault
+            assert home.node.config is config
+            assert len(home.node.pool) == 1
+            assert at_work(home) == [OLD]
+            assert home.node.events.last(1)[0].text == f"by SIGHUP, nothing changes: {fault}"
+            (tmp_path / broken).write_text(right)
+        tokens.write_text(f"ann: {NEW}: write")
+        home.write(head=head.format(named) + "nonsense = 1\n")
+        assert (await home.operations.reload("SIGHUP")).faults
+        assert at_work(home) == [OLD]
+        home.write(*backends, head=head.format(named))
+        assert not (await home.operations.reload("SIGHUP")).faults
+        assert at_work(home) == [NEW]
+        await home.until_ready("b1")
 
 
 async def test_one_that_is_removed_leaves_no_series_no_task_and_no_connection(tmp_path: Path) -> None:

@@ -7,8 +7,18 @@ import pytest
 
 from lambdamu.address import Address
 from lambdamu.tcp_server import PortLimits
-from master.config import TABLES, BackendConfig, ChoiceConfig, Config, MasterPolicy, ProbePolicy, StateConfig
+from master.config import (
+    TABLES,
+    AlertsPolicy,
+    BackendConfig,
+    ChoiceConfig,
+    Config,
+    MasterPolicy,
+    ProbePolicy,
+    StateConfig,
+)
 from master.reload import compare
+from master.webhook_url import WebhookURL
 
 A = BackendConfig("a", "10.0.0.1", 9001)
 B = BackendConfig("b", "10.0.0.2", 9001)
@@ -85,9 +95,34 @@ def test_probes_and_what_clients_and_stops_wait_for_change_live() -> None:
     difference = compare(OLD, new)
     assert difference.fixed == ()
     assert difference.config == new
-    assert '~ [probe]: user_mail: "master@localhost" -> "other@host"' in difference.lines()
+    assert "~ [probe]: user_mail: another one, it is not shown" in difference.lines()
     assert "~ [master]: linger_s: 0 -> 2" in difference.lines()
 
 
 def test_every_table_is_compared() -> None:
-    assert {field.name for field in attrs.fields(Config)} - {"backends", "warnings"} == TABLES.keys() - {"backend"}
+    others = {"backends", "warnings", "as_written"}
+    assert {field.name for field in attrs.fields(Config)} - others == TABLES.keys() - {"backend"}
+
+
+@pytest.mark.parametrize(
+    ("written", "lines"), [(10000, []), (500, ["! [limits]: connections: 900 -> 500 (needs a restart)"])]
+)
+def test_what_the_process_has_lowered_is_nobodys_change(written: int, lines: list[str]) -> None:
+    old = OLD.work_with("limits", "connections", 900)
+    new = attrs.evolve(OLD, limits=PortLimits(connections=written), backends=(A,))
+    difference = compare(old, new)
+    assert difference.lines() == ['- [[backend]] "b"', *lines]
+    assert difference.config == attrs.evolve(old, backends=(A,))
+    lower = attrs.evolve(OLD, backends=(A, B, BackendConfig("c", "h", 1))).work_with("limits", "connections", 898)
+    assert compare(old, lower).lines() == ['+ [[backend]] "c"']
+    assert compare(old, lower).config.limits.connections == 900
+
+
+def test_the_webhook_changes_live_and_no_secret_stands_in_the_difference() -> None:
+    alerts = AlertsPolicy(WebhookURL.parse("https://hooks.example/secret"), keep_s=60.0)
+    new = attrs.evolve(OLD, probe=ProbePolicy(user_mail="secret@host"), alerts=alerts)
+    difference = compare(OLD, new)
+    assert difference.config == new
+    assert difference
+    assert "secret" not in "\n".join([*difference.lines(), repr(alerts)])
+    assert len(difference.lines()) == 3

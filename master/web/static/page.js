@@ -1,166 +1,121 @@
-"use strict";
-// All text from outside goes through textContent; nothing here is ever read as HTML.
-const SVG = "http://www.w3.org/2000/svg";
-const SHOWN_ROWS = 200, SHOWN_EVENTS = 50, SHOWN_POINTS = 120, SILENT_MS = 4000;
-const at = (id) => document.getElementById(id);
-const backends = new Map(); // name -> {row, seen, heard}
+// The feed: what the master tells as it happens, and whether it still does.
+import * as charts from "./charts.js";
+import { at, count, make, moment, put, span } from "./parts.js";
+import "./questions.js";
+import * as table from "./table.js";
+
+const SHOWN_EVENTS = 50;
+const SHOWN_FAULTS = 20;
+const SILENT_MS = 4000;
+const DRAW_MS = 250;
 const events = new Map(); // number -> event
-const points = []; // asks a second: [answered with a backend, all others]
-let generation = 0, complete = false, drawing = false, heardAt = performance.now(), source = null, asking = null;
-
-function make(tag, text, kind) {
-  const element = document.createElement(tag);
-  if (text !== undefined) element.textContent = text;
-  if (kind) element.className = kind;
-  return element;
-}
-const round = (number, digits = 1) => Number(number.toFixed(digits)).toString();
-const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString();
-const whole = (seconds) => new Date(seconds * 1000).toLocaleString();
-
-function cell(head, text, note) {
-  const td = make("td", text);
-  td.dataset.head = head;
-  if (note) td.append(make("small", note));
-  return td;
-}
-
-function meter(users, capacity) {
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", "0 0 100 10");
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("class", "meter");
-  svg.setAttribute("aria-hidden", "true");
-  const bar = document.createElementNS(SVG, "rect");
-  bar.setAttribute("width", capacity ? Math.min(100, 100 * users / capacity) : 0);
-  bar.setAttribute("height", 10);
-  svg.append(bar);
-  return svg;
-}
-
-function buttons(row) {
-  const td = cell("Operator", "");
-  const admin = row.admin;
-  if (admin) {
-    const until = admin.until === null ? "" : ", until " + whole(admin.until);
-    td.append(make("span", admin.state), make("small", "by " + admin.who + ": " + admin.reason + until));
-  }
-  for (const word of ["drain", "maint", "ready"]) {
-    const button = make("button", word);
-    button.type = "button";
-    button.dataset.word = word;
-    button.dataset.name = row.name;
-    button.setAttribute("aria-label", word + " " + row.name);
-    td.append(button);
-  }
-  return td;
-}
-
-function age(entry) {
-  if (entry.row.report_age_s === null) return "none yet";
-  return round(entry.row.report_age_s + (performance.now() - entry.heard) / 1000) + " s ago";
-}
-
-function show(entry) {
-  const row = entry.row;
-  const tr = make("tr", undefined, row.takes_clients ? "" : "out");
-  tr.dataset.name = row.name;
-  const where = [row.address, row.zone && "zone " + row.zone].filter(Boolean).join(", ");
-  const name = cell("Backend", row.name, where);
-  name.className = "name";
-  const state = cell("State", (row.takes_clients ? "✓ " : "✗ ") + row.state, row.why);
-  state.classList.add("state");
-  const limit = row.capacity === null ? " (no limit)" : " of " + row.capacity;
-  const users = cell("Users", row.users + limit);
-  if (row.capacity !== null) users.append(meter(row.users, row.capacity));
-  const report = cell("Report", age(entry));
-  report.classList.add("age");
-  const probe = row.probe_mean_s === null ? "none good yet" : round(row.probe_mean_s * 1000) + " ms mean";
-  tr.append(name, state, users, report, cell("Sent", round(row.assignments_per_s || 0) + " /s", row.assignments + " in all"),
-    cell("Probe", probe, row.probe_failures + " failed of " + (row.probes + row.probe_failures)), buttons(row));
-  return tr;
-}
+let complete = false, drawing = false, fresh = false, link = "new", reloadShown = "";
+let heardAt = performance.now(), wallHeardAt = Date.now(), source = null;
 
 function drawSoon() {
   if (drawing || !complete) return;
   drawing = true;
-  setTimeout(() => { drawing = false; draw(); }, 100);
+  setTimeout(() => { drawing = false; draw(); }, DRAW_MS);
 }
 
 function draw() {
-  const rows = [...backends.values()];
-  // Those in trouble first; a pool may be larger than a page.
-  rows.sort((a, b) => a.row.takes_clients - b.row.takes_clients || (a.row.name < b.row.name ? -1 : 1));
-  const held = document.activeElement && document.activeElement.dataset ? { ...document.activeElement.dataset } : {};
-  at("backends").replaceChildren(...rows.slice(0, SHOWN_ROWS).map(show));
-  at("more").textContent = rows.length > SHOWN_ROWS ? (rows.length - SHOWN_ROWS) + " more are not shown" : "";
-  if (held.word) {
-    const again = [...at("backends").querySelectorAll("button")];
-    const button = again.find((each) => each.dataset.word === held.word && each.dataset.name === held.name);
-    if (button) button.focus();
-  }
+  if (document.hidden) return;
+  table.draw();
+  if (fresh) drawLog();
 }
 
-function line(key, top, kind) {
-  const path = document.createElementNS(SVG, "path");
-  const step = 240 / (SHOWN_POINTS - 1);
-  const start = SHOWN_POINTS - points.length;
-  const spots = points.map((point, i) => round((start + i) * step) + " " + round(58 - 56 * point[key] / top));
-  path.setAttribute("d", spots.length ? "M" + spots.join("L") : "");
-  path.setAttribute("class", kind);
-  return path;
-}
-
-function chart(rates) {
-  const ok = rates.OK || 0;
-  const all = Object.values(rates).reduce((sum, rate) => sum + rate, 0);
-  points.push([ok, all - ok]);
-  if (points.length > SHOWN_POINTS) points.shift();
-  const top = Math.max(1, ...points.flat());
-  at("chart").replaceChildren(line(0, top, "good"), line(1, top, "bad"));
-  at("rates").textContent = "line: " + round(ok) + " /s told a backend; dashes: " + round(all - ok) +
-    " /s told to wait or refused; top of the chart: " + round(top) + " /s";
-}
-
-function log() {
+function drawLog() {
+  fresh = false;
   const newest = [...events.values()].sort((a, b) => b.number - a.number).slice(0, SHOWN_EVENTS);
-  for (const number of [...events.keys()]) {
-    if (!newest.some((event) => event.number === number)) events.delete(number);
-  }
-  at("log").replaceChildren(...newest.map((event) =>
-    make("li", clock(event.at) + " " + [event.kind.replaceAll("_", " "), event.backend, event.text].filter(Boolean).join(" · "))));
+  at("log").replaceChildren(...newest.map((event) => {
+    const item = make("li");
+    const texts = [event.kind.replaceAll("_", " "), event.backend, event.text].filter(Boolean);
+    item.append(make("time", moment(event.at)), ...texts.flatMap((text, i) => [i ? " · " : " ", make("bdi", text)]));
+    return item;
+  }));
+}
+
+function judge(pool) {
+  const doubt = pool.panic || pool.verdict.includes("do not fit");
+  const mark = !pool.takers ? "✗" : doubt ? "!" : "✓";
+  put(at("mark"), mark);
+  put(at("verdict"), pool.verdict);
+  document.title = mark + " " + pool.takers + "/" + pool.count + " lambdamu";
+  const instead = pool.takers ? "the last good reports of all are taken for true." : "nobody is sent anywhere.";
+  put(at("panic"), pool.panic ? "Panic: too few backends work, so " + instead : "");
+}
+
+function facts(pool) {
+  const { reload } = pool;
+  const texts = [
+    "Master " + location.host + (pool.version ? ", version " + pool.version : ""),
+    pool.ready ? "ready" : "not ready: " + pool.unready,
+    count(pool.connections) + (pool.connections === 1 ? " connection" : " connections"),
+    pool.session_s === null ? "" : "users stay " + span(pool.session_s) + " on the average",
+    reload && reload.ok ? "configuration read at " + moment(reload.at) + " by " + reload.who : "",
+    "as of " + moment(pool.at),
+  ];
+  put(at("pool"), texts.filter(Boolean).join(" · "));
+}
+
+function showReload(reload) {
+  const now = JSON.stringify(reload || null);
+  if (now === reloadShown) return;
+  reloadShown = now;
+  const refused = reload && !reload.ok;
+  at("reload").hidden = !refused;
+  if (!refused) return;
+  put(at("reload-head"), "✗ The reload of " + moment(reload.at) + " by " + reload.who + " was refused; the old configuration stays:");
+  const faults = (reload.faults || []).slice(0, SHOWN_FAULTS).map((fault) => make("li", fault));
+  const left = (reload.faults || []).length - SHOWN_FAULTS;
+  at("faults").replaceChildren(...faults, ...(left > 0 ? [make("li", left + " more")] : []));
 }
 
 const hear = {
-  begin() { generation += 1; complete = false; events.clear(); },
-  pool(pool) {
-    at("verdict").textContent = pool.verdict;
-    document.title = pool.takers + "/" + pool.count + " lambdamu";
-    const ready = pool.ready ? "ready" : "not ready: " + pool.unready;
-    at("pool").textContent = "This master is " + ready + "; " + pool.connections + " connections; " +
-      whole(pool.at) + "; users stay " + (pool.session_s === null ? "?" : round(pool.session_s, 0)) + " s on the average";
-    chart(pool.asks_per_s);
-    if (complete) {
-      // What no turn has told of for long, and what is gone after a change of the configuration, is asked for anew.
-      if (backends.size !== pool.count) connect();
-      drawSoon();
-    }
+  begin() {
+    complete = false;
+    events.clear();
+    table.begin();
   },
-  backends(rows) {
-    for (const row of rows) backends.set(row.name, { row, seen: generation, heard: performance.now() });
+  pool(pool) {
+    judge(pool);
+    facts(pool);
+    showReload(pool.reload);
+    if (!complete) return;
+    charts.take(pool);
+    // What no turn has told of for long, and what is gone after a change of the configuration, is asked for anew.
+    if (table.size() !== pool.count) connect();
     drawSoon();
   },
-  log(fresh) { for (const event of fresh) events.set(event.number, event); log(); },
+  backends(rows) {
+    table.take(rows);
+    drawSoon();
+  },
+  log(rows) {
+    for (const event of rows) events.set(event.number, event);
+    for (const number of events.keys()) {
+      if (events.size <= 2 * SHOWN_EVENTS) break;
+      events.delete(number); // the oldest come first
+    }
+    fresh = true;
+    drawSoon();
+  },
   complete() {
-    for (const [name, entry] of backends) if (entry.seen !== generation) backends.delete(name);
+    table.prune();
     complete = true;
     draw();
   },
 };
 
 function linked(yes) {
-  at("link").textContent = yes ? "" : "The link to the master is lost; what stands here is old. Trying again…";
-  at("link").className = yes ? "" : "lost";
+  const now = yes ? "ok" : "lost";
+  if (now === link) return;
+  link = now;
+  put(at("link"), yes ? "" :
+    "The link to the master is lost since " + moment(wallHeardAt / 1000) + "; what stands here is old. Trying again…");
+  if (yes) return;
+  put(at("mark"), "?");
+  document.title = "? lambdamu";
 }
 
 function connect() {
@@ -170,64 +125,21 @@ function connect() {
   for (const kind of Object.keys(hear)) {
     source.addEventListener(kind, (event) => {
       heardAt = performance.now();
-      hear[kind](JSON.parse(event.data));
+      wallHeardAt = Date.now();
       linked(true);
+      hear[kind](JSON.parse(event.data));
     });
   }
   source.onerror = () => linked(false);
 }
 
 setInterval(() => {
+  if (link === "lost") draw(); // reports grow old meanwhile
   if (performance.now() - heardAt < SILENT_MS) return;
   linked(false);
   heardAt = performance.now();
   connect(); // a link may hang without an error, and a browser gives up after some
 }, 1000);
 
-function answerText(answer) {
-  const who = answer.client ? "client " + answer.client.slice(0, 12) : "no id";
-  const loads = answer.loads.map((each) => each.name + " " + (each.load === null ? "?" : round(each.load, 2))).join(", ");
-  const what = answer.backend ? "sent to " + answer.backend : answer.result;
-  return [clock(answer.at), who + (answer.network ? " from " + answer.network : ""), what, answer.reason,
-    loads && "loads compared: " + loads].filter(Boolean).join(" · ");
-}
-
-at("why").addEventListener("submit", async (event) => {
-  event.preventDefault();
-  const client = new FormData(event.target).get("client").trim();
-  try {
-    const answer = await fetch("api/v1/answers?client=" + encodeURIComponent(client));
-    const body = await answer.json();
-    const found = answer.ok ? body.answers.slice(0, 50).map(answerText) : [body.error];
-    at("answers").replaceChildren(...(found.length ? found : ["no answer to such a client is kept"]).map((text) => make("li", text)));
-  } catch {
-    at("answers").replaceChildren(make("li", "the master cannot be reached"));
-  }
-});
-
-at("backends").addEventListener("click", (event) => {
-  const { word, name } = event.target.dataset;
-  if (!word) return;
-  asking = { word, name };
-  at("ask-head").textContent = word + " " + name;
-  at("ask-error").textContent = "";
-  at("ask").querySelector("input").value = "";
-  at("ask").showModal();
-});
-
-at("ask").querySelector("form").addEventListener("submit", async (event) => {
-  if (event.submitter.value !== "do") return;
-  event.preventDefault();
-  const reason = at("ask").querySelector("input").value;
-  const path = "api/v1/backends/" + encodeURIComponent(asking.name) + "/" + asking.word;
-  const headers = { "Content-Type": "application/json" };
-  try {
-    const answer = await fetch(path, { method: "POST", headers, body: JSON.stringify({ reason }) });
-    if (answer.ok) { at("ask").close(); return; }
-    at("ask-error").textContent = (await answer.json()).error;
-  } catch {
-    at("ask-error").textContent = "the master cannot be reached";
-  }
-});
-
+document.addEventListener("visibilitychange", draw);
 connect();

@@ -68,6 +68,21 @@ def test_others_that_come_and_go_leave_the_same_one_as_it_was() -> None:
     assert bench.pool["c"].state(0.3) is State.UNPROBED
 
 
+def test_who_was_stale_before_is_stale_afterwards_and_the_others_keep_report_and_load() -> None:
+    bench = Bench(A, B)
+    bench.report(0.0, b=0)
+    bench.report(3.5, a=5)
+    bench.ask(3.6)
+    report, load = bench.pool["a"].report, bench.pool["a"].load(3.7)
+    bench.pool.change(3.7, [attrs.evolve(A, zone="x"), attrs.evolve(B, zone="x"), C])
+    assert bench.named(3.75, 100) == {"a"}
+    assert bench.pool["a"].report is report
+    assert bench.pool["b"].state(3.75) is State.STALE
+    assert bench.pool["a"].load(3.75) == pytest.approx(load + 100, rel=0.01)
+    bench.report(3.8, c=0)
+    assert "c" in bench.named(3.8)
+
+
 def test_a_new_one_waits_for_its_probe_and_closes_no_door() -> None:
     bench = Bench(A, choice=ChoicePolicy(first_round_s=60.0, panic_threshold=0.6))
     bench.report(0.0, a=100)

@@ -17,7 +17,7 @@ from lambdamu.address import Address
 from master.config import BackendConfig, ChoiceConfig, Config, HttpPolicy
 from master.core.admin import Wish
 from master.node import Node
-from master.web.controls import ControlError, Wanted
+from master.web.controls import ControlError, LastReload, Wanted
 from master.web.run import Web
 from master.web.server import DEADLINES, Deadlines, open_http_listeners
 
@@ -31,6 +31,7 @@ class FakeControls:
     refuses: str = ""
     wishes: dict[str, Wanted] = attrs.Factory(dict)
     asked: list[tuple[Any, ...]] = attrs.Factory(list)
+    reloaded: LastReload | None = None
 
     def set_admin(self, name: str, state: Wish, who: str, reason: str, until_s: float | None) -> None:
         if self.refuses:
@@ -40,6 +41,9 @@ class FakeControls:
 
     def wish(self, name: str) -> Wanted | None:
         return self.wishes.get(name)
+
+    def last_reload(self) -> LastReload | None:
+        return self.reloaded
 
     async def reload(self, who: str) -> Sequence[str]:
         if self.refuses:
@@ -70,12 +74,14 @@ async def _site(
     controls: FakeControls | None = None,
     deadlines: Deadlines = DEADLINES,
     first_round_s: float = 0.0,
+    panic_threshold: float = 0.0,
     capacity: int | None = None,
     **policy: Any,
 ) -> AsyncIterator[Site]:
     members = tuple(BackendConfig(name, f"h{i}", 9001, capacity=capacity) for i, name in enumerate(names))
     http = HttpPolicy(listen=LOCAL, **policy)
-    config = Config(backends=members, choice=ChoiceConfig(first_round_s=first_round_s), http=http)
+    choice = ChoiceConfig(first_round_s=first_round_s, panic_threshold=panic_threshold)
+    config = Config(backends=members, choice=choice, http=http)
     capture = structlog.testing.LogCapture()
     log = structlog.wrap_logger(None, processors=[capture])
     node = Node(config, rng=random.Random(1), log=log)

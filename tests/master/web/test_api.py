@@ -10,9 +10,10 @@ import trio
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from lambdamu.messages import DO_SEND_SERVER, MASTER, Command, Message
+from lambdamu.messages import DO_SEND_SERVER, MASTER, Command, Message, Result
 from lambdamu.objects import Peer
 from master.answer_log import hash_of
+from master.config_json import read_config
 from master.core.admin import Wish
 
 NASTY = 'a"b\\c/<é🐌>'
@@ -124,7 +125,7 @@ async def test_a_change_goes_to_the_controls_with_who_and_why_and_is_an_event(si
         first = (await here.http.get("/api/v1/backends")).json()["backends"][0]
         assert first["admin"] == {"state": "drain", "who": "local", "reason": "kernel", "until": 60.0}
         texts = [event.text for event in here.node.events.last(3)]
-        assert texts == ["drain by local: kernel", "maint by local: disk", "reload by local"]
+        assert texts == ["drain by local: kernel", "maint by local: disk"]
 
 
 @pytest.mark.parametrize(
@@ -153,6 +154,31 @@ async def test_what_cannot_be_done_is_said_in_one_line(
         assert said in answer.json()["error"]
 
 
+async def test_the_last_events_come_newest_first(site: Any) -> None:
+    async with site("b1") as here:
+        for number in range(60):
+            here.node.events.add(trio.current_time(), "kind", f"text {number}", NASTY)
+        events = (await here.http.get("/api/v1/log")).json()["events"]
+        assert [event["text"] for event in events] == [f"text {number}" for number in range(59, 9, -1)]
+        assert events[0]["backend"] == NASTY
+
+
+async def test_the_configuration_is_told_whole_and_in_parts(site: Any) -> None:
+    names = [f"b{i}" for i in range(120)]
+    async with site(*names, capacity=5) as here:
+        told = read_config((await here.http.get("/api/v1/config")).json())
+        assert told == here.node.config
+
+
+async def test_how_many_are_asked_a_second_needs_no_reader_of_events(site: Any) -> None:
+    async with site("b1") as here:
+        here.report("b1")
+        with trio.fail_after(10):
+            while not (got := (await here.http.get("/api/v1/backends")).json())["asks_per_s"].get("OK"):
+                here.node.observer.answered(Result.OK)
+        assert got["asks"]["OK"] > 0
+
+
 async def test_a_master_without_controls_says_that_it_cannot(site: Any) -> None:
     async with site("b1") as here:
         for path, body in (("/api/v1/backends/b1/ready", {"reason": "x"}), ("/api/v1/reload", {})):
@@ -162,7 +188,7 @@ async def test_a_master_without_controls_says_that_it_cannot(site: Any) -> None:
 
 async def test_the_page_is_there_with_its_parts_and_may_run_nothing_else(site: Any) -> None:
     async with site() as here:
-        for path, kind in (("/", "text/html"), ("/page.js", "text/javascript"), ("/page.css", "text/css")):
+        for path, kind in (("/", "text/html"), ("/table.js", "text/javascript"), ("/page.css", "text/css")):
             answer = await here.http.get(path)
             assert answer.status_code == 200
             assert answer.headers["content-type"] == f"{kind}; charset=utf-8"

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from master.tokens import parse_tokens
+
 READER, WRITER = "reader-token-123456", "writer-token-123456"
 DRAIN = "/api/v1/backends/b1/drain"
 WISH = {"reason": "upgrade"}
@@ -17,10 +19,6 @@ def tokens_file(tmp_path: Path) -> str:
     path = tmp_path / "tokens"
     path.write_text(f"prom: {READER}: read\nann: {WRITER}: write\n")
     return str(path)
-
-
-def rewrite(path: str, text: str) -> None:
-    Path(path).write_text(text)
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -57,16 +55,11 @@ async def test_a_token_reads_as_a_bearer_or_as_a_password_and_only_some_write(
     assert [asked[2] for asked in controls.asked] == ["ann"]
 
 
-async def test_tokens_are_read_again_on_a_reload_and_a_wrong_file_changes_nothing(
+async def test_the_tokens_at_work_count_from_the_next_request_on(
     site: Any, make_controls: Any, tokens_file: str
 ) -> None:
     async with site("b1", tokens_file=tokens_file, controls=make_controls()) as here:
-        rewrite(tokens_file, "nonsense")
-        answer = await here.http.post("/api/v1/reload", json={}, headers=bearer(WRITER))
-        assert answer.status_code == 409
-        assert "line 1" in answer.json()["error"]
-        rewrite(tokens_file, f"bob: {READER}: write\n")
-        assert (await here.http.post("/api/v1/reload", json={}, headers=bearer(WRITER))).status_code == 200
+        here.web.desk.tokens_file.at_work = parse_tokens(f"bob: {READER}: write", "a file")
         assert (await here.http.get("/metrics", headers=bearer(WRITER))).status_code == 401
         assert (await here.http.post(DRAIN, json=WISH, headers=bearer(READER))).json()["who"] == "bob"
 

@@ -12,7 +12,7 @@ from master.core.admin import Wish
 from master.web.api import make_app
 from master.web.openapi import DOCUMENT
 
-PAGE = {"/", "/page.js", "/page.css"}
+PAGE = {"/", "/page.css", "/page.js", "/parts.js", "/table.js", "/charts.js", "/questions.js"}
 
 
 async def test_each_route_is_in_the_document_and_no_other(site: Any) -> None:
@@ -33,7 +33,14 @@ def test_each_reference_leads_somewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "schema"), [("backends", "Backends"), ("explain", "Explanation"), ("answers", "Answers")]
+    ("path", "schema"),
+    [
+        ("backends", "Backends"),
+        ("explain", "Explanation"),
+        ("answers", "Answers"),
+        ("log", "Log"),
+        ("config", "Config"),
+    ],
 )
 async def test_an_answer_has_the_fields_of_its_schema(site: Any, path: str, schema: str) -> None:
     async with site("b1", "b2") as here:

@@ -1,0 +1,27 @@
+"""The status page explains every word that it may show."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from importlib.resources import files
+
+import pytest
+
+from lambdamu.messages import LinkFault, Result
+from master.core.answers import Reason, State
+from master.core.ejection import Verdict
+
+PAGE = (files("master.web") / "static" / "page.html").read_text()
+NOT_TOLD = {Verdict.NOT_SENT, Verdict.COUNTED, Verdict.ALREADY_OUT}
+
+
+@pytest.mark.parametrize("words", [State, Reason, Result, LinkFault, Verdict])
+def test_each_word_has_a_sentence(words: type[StrEnum]) -> None:
+    sentences = dict(re.findall(r"<dt>(\w+)</dt><dd>([^<]+\.|[^<]+\?)</dd>", PAGE))
+    assert [word.value for word in words if word.value not in sentences and word not in NOT_TOLD] == []
+
+
+def test_no_word_is_explained_twice() -> None:
+    words = re.findall(r"<dt>(\w+)</dt>", PAGE)
+    assert sorted(words) == sorted(set(words))
