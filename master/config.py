@@ -68,9 +68,9 @@ class ProbePolicy:
     fall: int = 2
     """So many failed probes in a row bring it down."""
     user_name: str = "lambdamu-master"
-    user_mail: str = "master@localhost"
+    user_mail: str = attrs.field(default="master@localhost", repr=False)
     user_mail_file: str = ""
-    """A file whose one line is told in place of `user_mail`: a secret. From the folder of the configuration file."""
+    """A file whose one line becomes `user_mail` when the configuration is read: a secret. From the folder of that."""
 
 
 @attrs.frozen
@@ -137,6 +137,7 @@ class AlertsPolicy:
     """A change that could not be delivered for so long is dropped."""
 
 
+@attrs.frozen
 class AccessPolicy:
     """What a client may show to be let in, any of it; with nothing named, everybody is let in.
 
@@ -155,16 +156,6 @@ class AccessPolicy:
     def __bool__(self) -> bool:
         """Whether a right is needed at all."""
         return bool(self.keys_file or self.tokens_file or self.client_certificates)
-
-
-@attrs.frozen
-class Secret:
-    """A text that is shown nowhere: not by str, not by repr, not as JSON."""
-
-    _text: str = attrs.field(repr=False)
-
-    def reveal(self) -> str:
-        return self._text
 
 
 @attrs.frozen
@@ -190,10 +181,7 @@ class BackendConfig:
 
 @attrs.frozen
 class Config:
-    """The whole file. `warnings`: one line each for what is allowed and yet looks like a mistake.
-
-    `mail_secret`: what stands in `[probe] user_mail_file`, where there is one.
-    """
+    """The whole file. `warnings`: one line each for what is allowed and yet looks like a mistake."""
 
     master: MasterPolicy = MasterPolicy()
     limits: PortLimits = PortLimits()  # noqa: RUF009 - a frozen value
@@ -208,12 +196,6 @@ class Config:
     warnings: tuple[str, ...] = ()
     as_written: Mapping[tuple[str, str], Any] = attrs.field(factory=dict, hash=False)
     """By table and key: what stands in the file where the process works with another value."""
-    mail_secret: Secret | None = None
-
-    @property
-    def user_mail(self) -> str:
-        """What backends are told as UserMail. It may be a secret."""
-        return self.probe.user_mail if self.mail_secret is None else self.mail_secret.reveal()
 
     def written(self, table: str, key: str) -> Any:
         """Return what stands in the file."""

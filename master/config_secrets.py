@@ -10,7 +10,7 @@ import attrs
 from lambdamu.address import printable
 from lambdamu.line_file import LineFileError, read_line_file
 from master.access import CREDENTIAL_FILES, read_credentials, warn_of_open
-from master.config import MOST_MAIL_BYTES, AccessPolicy, Config, Secret
+from master.config import MOST_MAIL_BYTES, AccessPolicy, Config
 
 _MOST_BYTES: Final = 4096
 
@@ -34,18 +34,18 @@ def find_files(config: Config, folder: str) -> tuple[Config, list[FileFault]]:
             warnings += read_credentials(AccessPolicy(**{key: path})).warnings  # type: ignore[arg-type]
         except LineFileError as exc:
             faults.append(FileFault("[access]", key, str(exc)))
-    mail, path = None, _path(folder, config.probe.user_mail_file)
+    probe, path = config.probe, _path(folder, config.probe.user_mail_file)
     if path:
         try:
             mail, warning = read_mail(path)
+            probe = attrs.evolve(probe, user_mail=mail, user_mail_file=path)
             warnings += warning
         except LineFileError as exc:
             faults.append(FileFault("[probe]", "user_mail_file", str(exc)))
     found = attrs.evolve(
         config,
         access=attrs.evolve(access, **paths),  # type: ignore[arg-type]
-        probe=attrs.evolve(config.probe, user_mail_file=path),
-        mail_secret=mail,
+        probe=probe,
         warnings=tuple(warnings),
     )
     return found, faults
@@ -55,7 +55,7 @@ def _path(folder: str, path: str) -> str:
     return os.path.join(folder, path) if path else ""
 
 
-def read_mail(path: str) -> tuple[Secret, list[str]]:
+def read_mail(path: str) -> tuple[str, list[str]]:
     """Return the secret of a file of one line, and warnings. Raise LineFileError when there is no such line."""
     file = read_line_file(path, _MOST_BYTES)
     lines = file.text.splitlines()
@@ -63,4 +63,4 @@ def read_mail(path: str) -> tuple[Secret, list[str]]:
         raise LineFileError(f"{path} must hold one line, of characters that print")
     if not 0 < len(lines[0].encode()) <= MOST_MAIL_BYTES:
         raise LineFileError(f"{path}: the line must be from 1 to {MOST_MAIL_BYTES} bytes long")
-    return Secret(lines[0]), list(warn_of_open(file))
+    return lines[0], list(warn_of_open(file))

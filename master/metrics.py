@@ -50,7 +50,7 @@ class Metrics(Collector):
 
     def __init__(self, names: Iterable[str], connections_limit: int) -> None:
         self.asks = dict.fromkeys(Result, 0)
-        self.denied = dict.fromkeys((reason for reason in Reason if reason is not Reason.LEFT), 0)
+        self.denied: dict[Reason, int] = dict.fromkeys((reason for reason in Reason if reason is not Reason.LEFT), 0)
         self.accusations = dict.fromkeys(Verdict, 0)
         self.open = 0
         self.connections_limit = connections_limit

@@ -67,7 +67,7 @@ class Node(LogicalMachine):
         self.pool = make_pool(config)
         self.events = EventLog()
         observer = Observer(self.metrics, log, self.events)
-        observer.secret = config.user_mail
+        observer.secret = config.probe.user_mail
         self.answers = answers if answers is not None else AnswerLog()
         self.metrics.watch(self.pool)
         self.doors = make_doors(config.limits, config.access, rng)
@@ -81,7 +81,7 @@ class Node(LogicalMachine):
         self._poller = make_poller(min(_LONGEST_GRID_S, config.probe.interval_s / _GRID_SHARE))
         self._probing = Probing(
             policy=config.probe,
-            questions=Questions.of(config.probe.user_name, config.user_mail),
+            questions=Questions.of(config.probe.user_name, config.probe.user_mail),
             limits=config.limits,
             pool=self.pool,
             poller=self._poller,
@@ -149,16 +149,15 @@ class Node(LogicalMachine):
 
     def _adopt(self, now: float, difference: Difference) -> None:
         """Have all probes made as the new configuration says."""
-        before, self.config = self.config, difference.config
-        probe = self.config.probe
+        probe, before, self.config = difference.config.probe, self.config.probe, difference.config
         for change in difference.changed:
             if change.key == "load":
                 self.servers[change.name].ask_load(now, wanted=change.after)
-        if (probe, self.config.mail_secret) == (before.probe, before.mail_secret):
+        if probe == before:
             return
-        self.observer.secret = self.config.user_mail
+        self.observer.secret = probe.user_mail
         self.pool.set_health(now, make_health(probe))
-        questions = Questions.of(probe.user_name, self.config.user_mail)
+        questions = Questions.of(probe.user_name, probe.user_mail)
         self._probing = attrs.evolve(self._probing, policy=probe, questions=questions)
         for monitor in self.servers:
             monitor.adopt(now, self._probing)

@@ -90,7 +90,6 @@ def compare(old: Config, new: Config) -> Difference:
         changed=(
             *(change for a, b in pairs for change in _keys(_entry(a.name), a, b)),
             *(change for live, change in tables if live),
-            *_mail(old, new),
         ),
         fixed=fixed,
         reordered=kept != [name for name in before if name in after],
@@ -106,13 +105,6 @@ def _as_worked_with(old: Config, new: Config) -> Config:
         if old.written(table, key) == new.written(table, key):
             new = new.work_with(table, key, getattr(getattr(old, table), key))
     return attrs.evolve(new, as_written=old.as_written)  # none of these keys changes live
-
-
-def _mail(old: Config, new: Config) -> Iterator[Changed]:
-    """Yield that the secret for backends is another one, and not a word of it."""
-    if old.mail_secret != new.mail_secret:
-        before, after = (None if config.mail_secret is None else "a secret" for config in (old, new))
-        yield Changed("[probe]", "what stands in user_mail_file", before, after)
 
 
 def _table(name: str, cls: type[Any], old: Config, new: Config) -> Iterator[tuple[bool, Changed]]:
