@@ -228,7 +228,7 @@ def _read_backend(raw: object, number: int, file: str) -> _Table:
 def _find_open_door(http: _Table) -> Iterator[Fault]:
     listen = http.values.get("listen")
     if listen is not None and not http.values.get("tokens_file", "unknown") and not is_loopback(listen.host):
-        yield Fault(http.file, http.entry, "tokens_file", f"is missing: {listen} can be reached from other machines")
+        yield Fault(http.file, http.entry, "tokens_file", f"is missing, and other machines can reach listen, {listen}")
 
 
 def _find_two_mails(probe: _Table) -> Iterator[Fault]:
