@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Final
 
 import attrs
@@ -70,7 +71,7 @@ class _OneClient:
         return code
 
     async def _ask_and_go(self) -> int:
-        asked = await ask_any(self._caller.ask, self._options.masters, self._rng)
+        asked = await ask_any(partial(self._caller.ask, data=self._options.data), self._options.masters, self._rng)
         if isinstance(asked, Failure):
             return self._fail(asked, Outcome(_NOT_REACHED))
         master, answer = asked

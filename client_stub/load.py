@@ -9,6 +9,7 @@ import random
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from typing import Final
 
 import trio
@@ -97,7 +98,7 @@ class Load:
     async def _ask(self) -> Address | None:
         self.tally.asked += 1
         began = trio.current_time()
-        asked = await ask_any(self._caller.ask, self._options.masters, self._rng)
+        asked = await ask_any(partial(self._caller.ask, data=self._options.data), self._options.masters, self._rng)
         if isinstance(asked, Failure):
             self.tally.ask_failed(asked)
             return None

@@ -9,6 +9,7 @@ import attrs
 from attrs.validators import ge, optional
 
 from lambdamu.address import Address
+from lambdamu.passes import MOST_CHARACTERS
 
 
 def _positive(_options: Any, field: attrs.Attribute[Any], value: float) -> None:
@@ -19,6 +20,13 @@ def _positive(_options: Any, field: attrs.Attribute[Any], value: float) -> None:
 def _said_name(_options: Any, field: attrs.Attribute[str], value: str) -> None:
     if not value or any("\ud800" <= char <= "\udfff" for char in value):
         raise ValueError(f"'{field.name}' must be a text that is not empty and valid UTF-8")
+
+
+def _sendable(_options: Any, _field: attrs.Attribute[str | None], value: str | None) -> None:
+    if value is None:
+        return
+    if not value.isascii() or not value.isprintable() or not 0 < len(value) <= MOST_CHARACTERS:
+        raise ValueError(f"a pass has 1 to {MOST_CHARACTERS} characters of ASCII that print")
 
 
 @attrs.frozen
@@ -37,6 +45,12 @@ class ClientOptions:
     user_name: str = attrs.field(default="client", validator=_said_name)
     user_mail: str = attrs.field(default="client@localhost", validator=_said_name)
     timeout_s: float = attrs.field(default=5.0, validator=_positive)
+    pass_text: str | None = attrs.field(default=None, validator=_sendable, repr=False)
+
+    @property
+    def data(self) -> dict[str, Any] | None:
+        """The `Data` of an ask; None: the ask is a plain one."""
+        return None if self.pass_text is None else {"Pass": self.pass_text}
 
     @property
     def is_load(self) -> bool:

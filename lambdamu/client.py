@@ -21,6 +21,7 @@ from lambdamu.answers import Failure
 from lambdamu.caller import Caller, Login
 from lambdamu.datapack import encode
 from lambdamu.messages import Batch, Message
+from lambdamu.passes import MOST_CHARACTERS
 from lambdamu.peers import ClientObserver, ClientPolicy, Peers
 from lambdamu.plan import Ask, GiveUp, Go, Identity, Pause, Plan
 
@@ -58,11 +59,11 @@ class Client:
     """One user of an application. It keeps its id, and what it has learned of others, from connection to connection.
 
     `masters`: addresses, or texts such as "192.0.2.1:7000". `client_id`: the user's own id, at least 128 random bits;
-    None: one is made up. `peers`: shared by the clients of one process; None: made of `policy` and `observer`. Raise
-    ValueError on values that mean nothing.
+    None: one is made up. `pass_text`: the Pass, or the token, that the masters let it in by. `peers`: shared by the
+    clients of one process; None: made of `policy` and `observer`. Raise ValueError on values that mean nothing.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but one by name
         self,
         masters: Sequence[Address | str],
         *,
@@ -71,6 +72,7 @@ class Client:
         client_id: str | None = None,
         device: str | None = None,
         zone: str | None = None,
+        pass_text: str | None = None,
         peers: Peers | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -83,10 +85,11 @@ class Client:
             ("client_id", client_id, _ID_BYTES),
             ("device", device, _ID_BYTES),
             ("zone", zone, _ID_BYTES),
+            ("pass_text", pass_text, MOST_CHARACTERS),
         ):
             _check(what, text, most)
         self._peers = peers or Peers()
-        self._identity = Identity(client_id or secrets.token_hex(_RANDOM_BYTES), device, zone)
+        self._identity = Identity(client_id or secrets.token_hex(_RANDOM_BYTES), device, zone, pass_text=pass_text)
         self._caller = Caller(user_name, user_mail, self._peers.policy.step_s)
         self._rng = rng or random.Random()
 
@@ -162,12 +165,18 @@ def connect(
     user_name: str,
     user_mail: str,
     client_id: str | None = None,
+    pass_text: str | None = None,
     policy: ClientPolicy | None = None,
     observer: ClientObserver | None = None,
 ) -> AbstractAsyncContextManager[Connection]:
     """Connect once, as a Client that is made for it; whoever connects again and again keeps a Client."""
     client = Client(
-        masters, user_name=user_name, user_mail=user_mail, client_id=client_id, peers=Peers(policy, observer)
+        masters,
+        user_name=user_name,
+        user_mail=user_mail,
+        client_id=client_id,
+        pass_text=pass_text,
+        peers=Peers(policy, observer),
     )
     return client.connect()
 

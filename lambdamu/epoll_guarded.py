@@ -26,8 +26,9 @@ from lambdamu.epoll_server import EpollServer
 from lambdamu.errors import RemoteProtocolError
 from lambdamu.forwarded import is_in
 from lambdamu.messages import Code
+from lambdamu.networks import Network
 from lambdamu.objects import Peer, family_of
-from lambdamu.port import READ_BYTES, TOO_MANY, TOO_MANY_FROM_THERE, Ending, Handler, Network, PortLimits, PortObserver
+from lambdamu.port import READ_BYTES, TOO_MANY, TOO_MANY_FROM_THERE, Ending, Handler, PortLimits, PortObserver
 from lambdamu.proxy_protocol import missing, told_address
 from lambdamu.tls import TlsDoor, subject_of
 from lambdamu.wire import Wire
@@ -306,8 +307,9 @@ class GuardedServer(EpollServer):
             super()._close(connection, fd)
 
     def _peer_of(self, connection: Connection) -> Peer:
-        peer, tls = super()._peer_of(connection), _tls_of(connection)
-        return attrs.evolve(peer, subject=subject_of(tls)) if tls is not None else peer
+        tls = _tls_of(connection)
+        subject = subject_of(tls) if tls is not None else ""
+        return Peer.from_address(*connection.address[:2], subject)
 
 
 def _tls_of(connection: Connection) -> ssl.SSLSocket | None:

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from lambdamu.networks import Network
 from lambdamu.objects import unmapped
-from lambdamu.port import Network
 
 FORWARDED, X_FORWARDED_FOR = "forwarded", "x-forwarded-for"
 HEADERS: Final = (FORWARDED, X_FORWARDED_FOR)

@@ -53,6 +53,19 @@ class Reason(StrEnum):
     LEFT = "Left"
     """The client has given its place up."""
 
+    PASS_MISSING = "PassMissing"  # noqa: S105 - a word, no password
+    """It has sent no Pass, and one is needed."""
+    PASS_MALFORMED = "PassMalformed"  # noqa: S105
+    """What it has sent is no Pass."""
+    PASS_FOREIGN = "PassForeign"  # noqa: S105
+    """It is signed with no key of ours, or is no token of ours."""
+    PASS_EXPIRED = "PassExpired"  # noqa: S105
+    PASS_REVOKED = "PassRevoked"  # noqa: S105
+    PASS_TOO_LITTLE = "PassTooLittle"  # noqa: S105
+    """It is good, and does not give the right that is needed."""
+    TOO_FAST = "TooFast"
+    """Too many asks came from the network of the client."""
+
 
 class LinkFault(StrEnum):
     """Why a question to a peer failed: the same word in logs, metrics and explanations."""

@@ -19,21 +19,21 @@ from lambdamu.messages import Code, Command, Message, error
 class Peer:
     """Who is at the other end of a connection; each connection has its own, compared by identity.
 
-    `host` is an address in text form; an IPv4 address that came mapped into IPv6 is given as the IPv4 one.
+    `host` is an address in text form; an IPv4 address that came mapped into IPv6 is given as the IPv4 one. `subject`:
+    whom its TLS certificate names, when that was verified; empty when there is none.
     """
 
     host: str
     port: int
     subject: str = ""
-    """Whose certificate the peer has shown, where it came by TLS and has shown one."""
 
     @property
     def family(self) -> Literal[4, 6]:
         return 6 if ":" in self.host else 4
 
     @classmethod
-    def from_address(cls, host: str, port: int) -> Peer:
-        return cls(unmapped(host), port)
+    def from_address(cls, host: str, port: int, subject: str = "") -> Peer:
+        return cls(unmapped(host), port, subject)
 
 
 def unmapped(host: str) -> str:

@@ -61,6 +61,7 @@ class Identity:
     device: str | None = None
     zone: str | None = None
     ticket: str | None = None
+    pass_text: str | None = attrs.field(default=None, repr=False)
     failed: deque[FailedPlace] = attrs.field(factory=lambda: deque(maxlen=_FAILED))
     """Backends that it was sent to and could not use."""
 
@@ -80,7 +81,12 @@ class Identity:
         said: dict[str, Any] = {"Client": self.client_id, "Want": ["Name", "Alternates", "TTL"]}
         said |= {
             key: value
-            for key, value in (("Device", self.device), ("Zone", self.zone), ("Ticket", self.ticket))
+            for key, value in (
+                ("Device", self.device),
+                ("Zone", self.zone),
+                ("Ticket", self.ticket),
+                ("Pass", self.pass_text),
+            )
             if value is not None
         }
         if self.failed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections.abc import Sequence
 from enum import StrEnum
@@ -14,10 +13,9 @@ from lambdamu.datapack import WireLimits
 from lambdamu.errors import RemoteProtocolError
 from lambdamu.listeners import turn_away
 from lambdamu.messages import Code
-from lambdamu.objects import Later, Peer, Quick, unmapped
+from lambdamu.networks import Network, Networks
+from lambdamu.objects import Later, Peer, Quick
 from lambdamu.wire import MessagePackWire, Wire
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 READ_BYTES: Final = 16384
 FLUSH_BYTES: Final = 65536
@@ -38,7 +36,7 @@ LINGER_BYTES: Final = 262144
 """A socket closed with bytes unread resets the connection, and the peer may lose our last message. So they are read
 and thrown away first, within these bounds."""
 TOO_MANY: Final = "too many connections are open"
-TOO_MANY_FROM_THERE: Final = "too many connections are open from this address"
+TOO_MANY_FROM_THERE: Final = "too many connections are open from this network"
 
 
 @attrs.frozen
@@ -54,9 +52,20 @@ class PortLimits(WireLimits):
     connections: int = 10000
     """Open at once; one more is told so and closed."""
     connections_per_address: int = 0
-    """Open at once from one address; 0 for no such limit."""
+    """Open at once from one network; 0 for no such limit."""
+    asks_per_network_per_s: float = 0.0
+    """Asks a second of one network in the long run; 0 for no such limit."""
+    asks_burst: int = 20
+    """Asks of one network at once, after a pause."""
+    ipv4_prefix: int = 32
+    ipv6_prefix: int = 64
+    """What one network is: addresses that are the same up to here."""
     exempt: tuple[Network, ...] = ()
-    """Networks whose addresses may have as many as they like, such as those of a balancer or a carrier."""
+    """Networks whose addresses may take as much as they like, such as those of a balancer or a carrier."""
+
+    def networks(self) -> Networks:
+        """Return what tells the network of an address."""
+        return Networks(self.ipv4_prefix, self.ipv6_prefix, self.exempt)
 
 
 class Ending(StrEnum):
@@ -110,35 +119,31 @@ class PortObserver:
 
 
 class AddressCap:
-    """Counts the connections of each address, where there is a limit on them."""
+    """Counts the connections of each network, where there is a limit on them."""
 
     def __init__(self, limits: PortLimits) -> None:
         self._most = limits.connections_per_address
-        self._exempt = limits.exempt
-        self._open: dict[str, int] = {}
+        self._networks = limits.networks()
+        self._open: dict[bytes, int] = {}
 
     def enter(self, host: str) -> bool:
         """Count one more; False when that is one too many. An IPv4 address mapped into IPv6 is the IPv4 one."""
-        if not self._most:
+        network = self._networks.of(host) if self._most else None
+        if network is None:
             return True
-        host = unmapped(host)
-        count = self._open.get(host, 0)
-        if count >= self._most and not self._is_exempt(host):
+        count = self._open.get(network, 0)
+        if count >= self._most:
             return False
-        self._open[host] = count + 1
+        self._open[network] = count + 1
         return True
 
     def leave(self, host: str) -> None:
         """Count one less of those that entered."""
-        if self._most:
-            host = unmapped(host)
-            self._open[host] -= 1
-            if not self._open[host]:
-                del self._open[host]
-
-    def _is_exempt(self, host: str) -> bool:
-        address = ipaddress.ip_address(host.partition("%")[0])
-        return any(address in network for network in self._exempt)
+        network = self._networks.of(host) if self._most else None
+        if network is not None:
+            self._open[network] -= 1
+            if not self._open[network]:
+                del self._open[network]
 
 
 class Port:

@@ -21,6 +21,7 @@ from master.operator_commands import COMMANDS
 from master.operator_completion import completion
 from master.operator_diff import show_difference
 from master.operator_top import top
+from master.pass_commands import passes
 from master.simulation.commands import simulate
 
 _ADDRESS: Final = "HOST:PORT"
@@ -159,15 +160,39 @@ def server(
 @click.option("--clients", type=click.IntRange(min=1), default=1, help="So many clients, and figures at the end.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), callback=finite, help="New clients a second.")
 @click.option(
+    "--pass",
+    "pass_text",
+    metavar="TEXT",
+    help="The Pass to be let in by; or set LAMBDAMU_PASS.",
+    envvar="LAMBDAMU_PASS",
+)
+@click.option(
     "--hold", type=click.FloatRange(min=0), default=0.0, callback=finite, help="Stay connected for so many seconds."
 )
 def client(
-    masters: tuple[Address, ...], as_json: bool, ask_only: bool, clients: int, rate: float | None, hold: float
+    masters: tuple[Address, ...],
+    as_json: bool,
+    ask_only: bool,
+    clients: int,
+    rate: float | None,
+    hold: float,
+    pass_text: str | None,
 ) -> int:
     """Ask a master where to connect, connect there, and say which Task object was given."""
     from client_stub.client import ClientOptions, run_client  # noqa: PLC0415
 
-    options = ClientOptions(masters=masters, json=as_json, ask_only=ask_only, clients=clients, rate=rate, hold=hold)
+    try:
+        options = ClientOptions(
+            masters=masters,
+            json=as_json,
+            ask_only=ask_only,
+            clients=clients,
+            rate=rate,
+            hold=hold,
+            pass_text=pass_text,
+        )
+    except ValueError as exc:
+        raise click.UsageError(str(exc)) from exc
     return trio.run(run_client, options)
 
 
@@ -189,6 +214,7 @@ def demo(seconds: float, backends: int) -> int:
 
 
 cli.add_command(simulate)
+cli.add_command(passes)
 for _command in (*COMMANDS, top, *CHANGES, completion):
     cli.add_command(_command)
 

@@ -68,7 +68,9 @@ class ProbePolicy:
     fall: int = 2
     """So many failed probes in a row bring it down."""
     user_name: str = "lambdamu-master"
-    user_mail: str = "master@localhost"
+    user_mail: str = attrs.field(default="master@localhost", repr=False)
+    user_mail_file: str = ""
+    """A file whose one line becomes `user_mail` when the configuration is read: a secret. From the folder of that."""
 
 
 @attrs.frozen
@@ -136,6 +138,27 @@ class AlertsPolicy:
 
 
 @attrs.frozen
+class AccessPolicy:
+    """What a client may show to be let in, any of it; with nothing named, everybody is let in.
+
+    Files are looked for from the folder of the configuration file.
+    """
+
+    keys_file: str = ""
+    """Keys that passes are signed with."""
+    tokens_file: str = ""
+    """Tokens that many clients share."""
+    client_certificates: bool = False
+    """A TLS certificate that the port has verified."""
+    revoked_file: str = ""
+    """Ids of passes, and subjects of passes and certificates, that are let in no more."""
+
+    def __bool__(self) -> bool:
+        """Whether a right is needed at all."""
+        return bool(self.keys_file or self.tokens_file or self.client_certificates)
+
+
+@attrs.frozen
 class BackendConfig:
     """One member of the pool. The file may leave `name` out; it is `host:port` then, or `[v6]:port`."""
 
@@ -168,6 +191,7 @@ class Config:
     state: StateConfig = StateConfig()
     http: HttpPolicy = HttpPolicy()
     alerts: AlertsPolicy = AlertsPolicy()
+    access: AccessPolicy = AccessPolicy()
     backends: tuple[BackendConfig, ...] = ()
     warnings: tuple[str, ...] = ()
     as_written: Mapping[tuple[str, str], Any] = attrs.field(factory=dict, hash=False)
@@ -194,6 +218,7 @@ TABLES: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "state": StateConfig,
         "http": HttpPolicy,
         "alerts": AlertsPolicy,
+        "access": AccessPolicy,
         "backend": BackendConfig,
     }
 )
@@ -223,6 +248,8 @@ _SOON: Final = Bounds(0, 3600)
 _DEADLINE: Final = Bounds(0.01, 3600)
 _LONG: Final = Bounds(0.01, _MONTH)
 
+MOST_MAIL_BYTES: Final = 256
+
 BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
     {
         MasterPolicy: {
@@ -244,6 +271,10 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "send_s": _DEADLINE,
             "connections": Bounds(1, 1_000_000),
             "connections_per_address": Bounds(0, 1_000_000),
+            "asks_per_network_per_s": Bounds(0.001, 1_000_000, zero=True),
+            "asks_burst": Bounds(1, 1_000_000),
+            "ipv4_prefix": Bounds(8, 32),
+            "ipv6_prefix": Bounds(16, 128),
         },
         ProbePolicy: {
             "interval_s": _DEADLINE,
@@ -253,7 +284,8 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "rise": Bounds(1, 1000),
             "fall": Bounds(1, 1000),
             "user_name": Bounds(1, 256),
-            "user_mail": Bounds(1, 256),
+            "user_mail": Bounds(1, MOST_MAIL_BYTES),
+            "user_mail_file": Bounds(0, 4096),
         },
         ChoiceConfig: {
             "session_s": Bounds(0.1, 7 * 86400),
@@ -276,6 +308,11 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
         StateConfig: {"file": Bounds(0, 4096)},
         HttpPolicy: {"listen": Bounds(0, MAX_PORT), "connections": Bounds(4, 10_000)},
         AlertsPolicy: {"min_interval_s": Bounds(0.1, 3600), "timeout_s": _DEADLINE, "keep_s": Bounds(1, 86400)},
+        AccessPolicy: {
+            "keys_file": Bounds(0, 4096),
+            "tokens_file": Bounds(0, 4096),
+            "revoked_file": Bounds(0, 4096),
+        },
         BackendConfig: {
             "name": Bounds(1, 128),
             "port": Bounds(1, MAX_PORT),

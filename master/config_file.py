@@ -19,6 +19,7 @@ from lambdamu.address import Address, is_loopback, places, printable, quoted
 from lambdamu.errors import LambdaMuError
 from master.config import ORDERS, TABLES, BackendConfig, Config
 from master.config_notes import warn
+from master.config_secrets import find_files
 from master.config_values import read_value, show
 from master.tokens import TokensError, load_tokens
 
@@ -62,7 +63,15 @@ def load(path: str | os.PathLike[str]) -> Config:
         raise ConfigError([Fault(source, "", "", f"cannot be read: {exc.strerror}")]) from exc
     except ValueError as exc:
         raise ConfigError([Fault(source, "", "", str(exc))]) from exc
-    return _find_tokens(parse(text, source), source)
+    return _find_files(_find_tokens(parse(text, source), source), source)
+
+
+def _find_files(config: Config, source: str) -> Config:
+    """Return `config` with what stands in the files that it names; all of them must be there and right."""
+    found, faults = find_files(config, os.path.dirname(source))
+    if faults:
+        raise ConfigError([Fault(source, fault.entry, fault.key, fault.text) for fault in faults])
+    return found
 
 
 def _find_tokens(config: Config, source: str) -> Config:
@@ -85,6 +94,8 @@ def parse(text: str, source: str = "configuration") -> Config:
     for table in (*single.values(), *backends):
         faults += table.faults
     faults += _find_open_door(single["http"])
+    faults += _find_two_mails(single["probe"])
+    faults += _find_idle_revocation(single["access"])
     faults += _find_shared_places(backends)
     faults += _find_shared_names(backends)
     faults += _find_unknown_tables(raw, source)
@@ -217,7 +228,22 @@ def _read_backend(raw: object, number: int, file: str) -> _Table:
 def _find_open_door(http: _Table) -> Iterator[Fault]:
     listen = http.values.get("listen")
     if listen is not None and not http.values.get("tokens_file", "unknown") and not is_loopback(listen.host):
-        yield Fault(http.file, http.entry, "tokens_file", f"is missing: {listen} can be reached from other machines")
+        yield Fault(http.file, http.entry, "tokens_file", f"is missing, and other machines can reach listen, {listen}")
+
+
+def _find_two_mails(probe: _Table) -> Iterator[Fault]:
+    if probe.values.get("user_mail_file") and "user_mail" in probe.given:
+        yield Fault(
+            probe.file, probe.entry, "user_mail_file", "must not stand beside user_mail: only one of them is told"
+        )
+
+
+def _find_idle_revocation(access: _Table) -> Iterator[Fault]:
+    revocable = access.values.get("keys_file", "unknown") or access.values.get("client_certificates", True)
+    if access.values.get("revoked_file") and not revocable:
+        yield Fault(
+            access.file, access.entry, "revoked_file", "has nothing to revoke without keys_file or client_certificates"
+        )
 
 
 def _find_shared_places(backends: Iterable[_Table]) -> Iterator[Fault]:

@@ -19,6 +19,7 @@ def describe(config: Config) -> list[str]:
     """Return lines that say what the pool is and how fast it notices a death, for people."""
     return [
         f"listens on {config.master.listen}",
+        *_describe_doors(config),
         *_describe_http(config.http),
         *_describe_alerts(config.alerts),
         *_describe_pool(config.backends),
@@ -33,6 +34,18 @@ def warn(config: Config) -> Iterator[str]:
     yield from _warn_of_times(config)
     yield from _warn_of_choice(config)
     yield from _warn_of_addresses(config)
+
+
+def _describe_doors(config: Config) -> Iterator[str]:
+    access, limits = config.access, config.limits
+    if access:
+        ways = {"pass": access.keys_file, "token": access.tokens_file, "certificate": access.client_certificates}
+        yield f"clients are let in by {' or '.join(way for way, on in ways.items() if on)}"
+    if limits.asks_per_network_per_s:
+        yield (
+            f"asks of one network (/{limits.ipv4_prefix} or /{limits.ipv6_prefix}): "
+            f"{figure(limits.asks_per_network_per_s)} a second, {limits.asks_burst} at once"
+        )
 
 
 def _describe_http(http: HttpPolicy) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 import cattrs
 
 from lambdamu.address import Address, parse_host, quoted
-from lambdamu.port import Network
+from lambdamu.networks import Network
 from master.config import BOUNDS, TABLES, BackendConfig, Bounds, HttpPolicy
 from master.webhook_url import WebhookURL
 

@@ -18,8 +18,8 @@ import attrs
 from lambdamu.forwarded import HEADERS, client_of
 from lambdamu.http_wire import Request, Response
 from lambdamu.messages import DO_SEND_SERVER, MASTER, Command, Message, Result
+from lambdamu.networks import Network
 from lambdamu.objects import Later, Peer, Quick, Reply
-from lambdamu.port import Network
 from master.gateway_document import DOCUMENT
 
 SERVER_PATH: Final = "/v1/server"

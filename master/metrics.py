@@ -22,7 +22,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from prometheus_client.registry import Collector
 
 from lambdamu.errors import LinkError
-from lambdamu.messages import Code, LinkFault, Result
+from lambdamu.messages import Code, LinkFault, Reason, Result
 from lambdamu.tcp_server import Ending
 from master.core.ejection import Verdict
 from master.core.pool import Pool, Spare
@@ -50,6 +50,7 @@ class Metrics(Collector):
 
     def __init__(self, names: Iterable[str], connections_limit: int) -> None:
         self.asks = dict.fromkeys(Result, 0)
+        self.denied: dict[Reason, int] = dict.fromkeys((reason for reason in Reason if reason is not Reason.LEFT), 0)
         self.accusations = dict.fromkeys(Verdict, 0)
         self.open = 0
         self.connections_limit = connections_limit
@@ -131,6 +132,7 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Give everything; inside trio, since ages are reckoned by its clock."""
         yield by("asks", "Asks answered.", "result", self.asks)
+        yield by("denied", "Asks answered with Denied.", "reason", self.denied)
         yield by("accusations", "Backends that clients could not use.", "verdict", self.accusations)
         yield GaugeMetricFamily("lambdamu_connections", "Connections open now.", self.open)
         yield GaugeMetricFamily("lambdamu_connections_limit", "Connections that may be open.", self.connections_limit)

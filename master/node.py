@@ -23,10 +23,12 @@ from lambdamu.resolver import Resolver
 from lambdamu.tcp_link import TCPLink
 from lambdamu.tcp_server import TCPServer
 from lambdamu.timer import Timer
+from master.access import Credentials, read_credentials
 from master.answer_log import AnswerLog
 from master.config import BackendConfig, Config, MasterPolicy
 from master.core.pool import Admin, Spare, State
 from master.core.spare import Taker, find_spare, weigh
+from master.doors import make_doors
 from master.event_log import EventLog
 from master.log import Throttle
 from master.metrics import Metrics
@@ -51,7 +53,10 @@ _NOBODY_LIVES_S: Final = 60.0
 
 
 class Node(LogicalMachine):
-    """A master: `run` serves on `listeners` until `stop`, and then until what was asked is answered."""
+    """A master: `run` serves on `listeners` until `stop`, and then until what was asked is answered.
+
+    Raise LineFileError when a file of `[access]` cannot be used.
+    """
 
     def __init__(self, config: Config, *, rng: random.Random, log: Logger, answers: AnswerLog | None = None) -> None:
         super().__init__("master")
@@ -65,7 +70,9 @@ class Node(LogicalMachine):
         observer.secret = config.probe.user_mail
         self.answers = answers if answers is not None else AnswerLog()
         self.metrics.watch(self.pool)
-        self.master = Master(self.pool, _answers(config.master), rng, observer, self.answers)
+        self.doors = make_doors(config.limits, config.access, rng)
+        self._watch_doors()
+        self.master = Master(self.pool, _answers(config.master), rng, observer, self.answers, self.doors)
         self.add(self.master)
         self.server = TCPServer(self, config.limits, observer=observer)
         self.servers: LMList[Monitor, tuple[float, BackendConfig]] = LMList(self._make_monitor)
@@ -154,6 +161,26 @@ class Node(LogicalMachine):
         self._probing = attrs.evolve(self._probing, policy=probe, questions=questions)
         for monitor in self.servers:
             monitor.adopt(now, self._probing)
+
+    def read_credentials(self) -> Credentials | None:
+        """Return what the files of `[access]` at work hold now. Raise LineFileError; nothing changes."""
+        access = self.doors.access if self.doors is not None else None
+        return read_credentials(access.policy) if access is not None else None
+
+    def adopt_credentials(self, credentials: Credentials | None) -> None:
+        """Judge by them from the next ask on."""
+        if self.doors is not None and self.doors.access is not None and credentials is not None:
+            self.doors.access.credentials = credentials
+
+    def _watch_doors(self) -> None:
+        """Show how much of the bounds of the doors is used."""
+        doors = self.doors
+        if doors is not None and doors.rates is not None:
+            rates = doors.rates
+            self.metrics.bounds["networks"] = lambda: rates.used
+        if doors is not None and doors.access is not None:
+            access = doors.access
+            self.metrics.bounds["passes"] = lambda: access.used
 
     def _make_monitor(self, item: tuple[float, BackendConfig]) -> Monitor:
         part, backend = item

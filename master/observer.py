@@ -11,7 +11,7 @@ import structlog
 import trio
 
 from lambdamu.errors import LinkError
-from lambdamu.messages import Code, Result
+from lambdamu.messages import Code, Reason, Result
 from lambdamu.tcp_server import Ending, PortObserver
 from master.core.admin import Admin
 from master.core.ejection import Verdict
@@ -86,6 +86,9 @@ class Observer(PortObserver, ProbeObserver):
 
     def answered(self, result: Result) -> None:
         self._metrics.asks[result] += 1
+
+    def denied(self, reason: Reason) -> None:
+        self._metrics.denied[reason] += 1
 
     def accused(self, name: str, verdict: Verdict) -> None:
         self._metrics.accusations[verdict] += 1

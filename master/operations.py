@@ -11,6 +11,8 @@ import attrs
 import structlog
 import trio
 
+from lambdamu.line_file import LineFileError
+from master.access import Credentials
 from master.config import Config
 from master.config_file import ConfigError, Fault, load
 from master.core.pool import Admin, State, Wish
@@ -85,21 +87,22 @@ class Operations:
             self._watch.take(await trio.to_thread.run_sync(stamp_of, self._path, abandon_on_cancel=True))
             try:
                 # In a thread: ten thousand backends take a second to read.
-                config, tokens = await trio.to_thread.run_sync(self._read, abandon_on_cancel=True)
+                config, tokens, credentials = await trio.to_thread.run_sync(self._read, abandon_on_cancel=True)
             except ConfigError as exc:
                 self.last = Reloaded(self._wall(), who, faults=tuple(map(str, exc.faults)))
-            except TokensError as exc:
+            except (TokensError, LineFileError) as exc:
                 self.last = Reloaded(self._wall(), who, faults=(str(exc),))
             else:
                 self.last = Reloaded(self._wall(), who, difference=self._node.reload(self._fit(config)))
                 self._tokens_file.at_work = tokens
+                self._node.adopt_credentials(credentials)
                 for warning in config.warnings:
                     self._log.warning("config", message=warning)
             self._tell(self.last)
             return self.last
 
-    def _read(self) -> tuple[Config, Tokens | None]:
-        """Return all that a reload goes over to. The file of tokens is the one at work: another needs a restart.
+    def _read(self) -> tuple[Config, Tokens | None, Credentials | None]:
+        """Return all that a reload goes over to. Files of tokens and keys are those at work: others need a restart.
 
         A file that is being written is empty for a moment, and an empty file is a right one: a pool is not emptied so.
         """
@@ -107,7 +110,7 @@ class Operations:
         if not config.backends and self._node.config.backends:
             text = "names no backend any more: to take out all of them, drain them or stop the master"
             raise ConfigError([Fault(self._path, "[[backend]]", "", text)])
-        return config, self._tokens_file.read()
+        return config, self._tokens_file.read(), self._node.read_credentials()
 
     async def watch(self) -> None:
         """Reload when the file is another one, as long as the configuration says so; until cancelled."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import trio
 
+from lambdamu.line_file import LineFileError
 from lambdamu.tcp_server import open_listeners
 from master.alerts.alerter import Alerter
 from master.alerts.body import About
@@ -59,7 +60,11 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
     fit = partial(fit_descriptors, log=log, held=len(os.listdir("/dev/fd")))
     config = fit(config)
     answers = SampledAnswers(log) if log.is_enabled_for(logging.DEBUG) else None
-    node = Node(config, rng=random.Random(), log=log, answers=answers)
+    try:
+        node = Node(config, rng=random.Random(), log=log, answers=answers)
+    except LineFileError as exc:
+        log.error("no_access_files", error=str(exc))
+        return 1
     node.metrics.watch_log(lambda: sink.dropped)
     keeper = Keeper(open_store(config.state.file), node, log)
     try:

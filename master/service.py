@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 import attrs
@@ -25,24 +27,25 @@ from lambdamu.messages import (
     error,
 )
 from lambdamu.objects import LMObject, Peer, Quick, Reply, unmapped
+from master.access import Denied
 from master.answer_log import Answer, AnswerLog, hash_of, network_of_peer
 from master.core.backend import FAMILIES, Endpoint, Family
 from master.core.ejection import Verdict
 from master.core.pool import Ask, Assignment, Member, Place, Pool, Refused
 from master.core.reading import find_rivals
+from master.doors import Doors
 
 _ALTERNATES: Final = 2
 """How many other backends a client that wants them is told."""
-
 _MOST_FAILED: Final = 64
 """So many failed places are looked at, the last: a batch of thousands would keep everybody else waiting."""
-
 _RIVALS: Final = 2
 """How many others the log of answers names beside the chosen one, with their loads."""
-
 _TEXT_KEYS: Final = {"Client": 128, "Device": 128, "Zone": 128, "Queue": 128, "Ticket": 200, "Pass": 512}
 """The texts a client may send with its ask, and the most bytes of each."""
 _BOOL_KEYS: Final = ("Away", "Leave")
+_PLAIN: Final[Mapping[str, Any]] = MappingProxyType({})
+"""What a plain ask says."""
 _EXTRAS: Final = frozenset({"Name", "Alternates", "TTL", "Turn"})
 
 
@@ -50,6 +53,9 @@ class AskObserver(Protocol):
     """Hears how each ask was answered, and what clients say of backends."""
 
     def answered(self, result: Result) -> None: ...
+
+    def denied(self, reason: Reason) -> None:
+        """An ask was answered with Denied, and why."""
 
     def accused(self, name: str, verdict: Verdict) -> None:
         """A client that was sent to the backend `name` says that it could not use it."""
@@ -77,6 +83,7 @@ class Master(LMObject):
         rng: random.Random,
         observer: AskObserver,
         answers: AnswerLog | None = None,
+        doors: Doors | None = None,
     ) -> None:
         super().__init__(MASTER, events={DO_SEND_SERVER: self.do_send_server})
         self._pool = pool
@@ -84,28 +91,44 @@ class Master(LMObject):
         self._rng = rng
         self._observer = observer
         self._answers = answers if answers is not None else AnswerLog()
+        self._doors = doors
         self._packed: dict[Endpoint, bytes] = {}
         self._pick, self._answered = pool.pick, observer.answered
 
     def do_send_server(self, message: Message, now: float, peer: Peer) -> Reply:
-        """Return the live backend with the most room; to a plain ask, its address and nothing else."""
-        wants: frozenset[str] = frozenset()
-        zone, client = "", None
+        """Return the live backend with the most room; to a plain ask, its address and nothing else.
+
+        Whoever has no right to ask, or asks too fast, is told so, and nothing is learned of him.
+        """
+        doors, data = self._doors, _PLAIN
+        if doors is not None and (denied := doors.too_fast(now, peer.host)):
+            return self._deny(now, denied, peer, data)
         if message.data is not None:
             try:
                 data = read_ask(message.data)
             except BadDataError as exc:
                 return [error(message, Code.BAD_DATA, str(exc))]
-            if data.get("Leave"):
-                return self._answer(
-                    Result.CLOSED, {"Reason": Reason.LEFT, "RetryAfter": None, "Text": "the client has left"}
-                )
-            wants, zone = data["Want"], data.get("Zone", "")
-            client = hash_of(data["Client"]) if data.get("Client") else None
-            if client is not None:
-                self._hear(now, client, peer, data.get("Failed", []))
-        ask = Ask(peer.family, _ALTERNATES if "Alternates" in wants else 0, zone, client)
+        if doors is not None and (denied := doors.without_right(data.get("Pass"), peer.subject)):
+            return self._deny(now, denied, peer, data)
+        if data.get("Leave"):
+            return self._answer(
+                Result.CLOSED, {"Reason": Reason.LEFT, "RetryAfter": None, "Text": "the client has left"}
+            )
+        wants: frozenset[str] = data.get("Want", frozenset())
+        client = hash_of(data["Client"]) if data.get("Client") else None
+        if client is not None:
+            self._hear(now, client, peer, data.get("Failed", []))
+        ask = Ask(peer.family, _ALTERNATES if "Alternates" in wants else 0, data.get("Zone", ""), client)
         return self._send_server(now, ask, peer, wants, plain=message.data is None)
+
+    def _deny(self, now: float, denied: Denied, peer: Peer, data: Mapping[str, Any]) -> Sequence[Message]:
+        """Say no. It is noted as a plain ask is: strangers push nobody out of the log who may ask."""
+        self._observer.denied(denied.reason)
+        if now >= self._answers.plain_due:
+            client = hash_of(data["Client"]) if data.get("Client") else None
+            came = network_of_peer(peer.host), data.get("Zone", "")
+            self._answers.note_plain(Answer(now, client, *came, Result.DENIED, denied.reason, None))
+        return self._answer(Result.DENIED, {"Reason": denied.reason, "RetryAfter": denied.retry_after_s})
 
     def _send_server(
         self, now: float, ask: Ask, peer: Peer, wants: frozenset[str] = frozenset(), *, plain: bool
@@ -126,13 +149,24 @@ class Master(LMObject):
                 self._observer.accused(name, verdict)
 
     def prepare(self, message: Message) -> Quick | None:
-        """Return what answers a plain ask: the choice is made each time, its bytes are packed once for each address."""
+        """Return what answers a plain ask: the choice is made each time, its bytes are packed once for each address.
+
+        None where a certificate may give the right: it has to be known whose connection it is.
+        """
         plain = message.command == Command.EVENT and message.name == DO_SEND_SERVER and message.data is None
-        return self._send_server_quickly if plain else None
+        if not plain or self._doors is None:
+            return self._send_server_quickly if plain else None
+        return None if self._doors.certificates_count else partial(self._judge_quickly, self._doors)
+
+    def _judge_quickly(self, doors: Doors, now: float, family: Family, address: tuple[str, int]) -> bytes:
+        denied = doors.too_fast(now, address[0]) or doors.without_right(None, "")
+        if denied is None:
+            return self._send_server_quickly(now, family, address)
+        return encode(self._deny(now, denied, Peer.from_address(*address[:2]), _PLAIN))
 
     def _send_server_quickly(self, now: float, family: Family, address: tuple[str, int]) -> bytes:
         if now >= self._answers.plain_due:
-            return encode(self._send_server(now, Ask(family), Peer.from_address(*address), plain=True))
+            return encode(self._send_server(now, Ask(family), Peer.from_address(*address[:2]), plain=True))
         member = self._pick(now, self._rng)
         if member is None:
             return encode(self._answer(Result.NO_SERVER, {"RetryAfter": self._retry_after()}))

@@ -69,6 +69,20 @@ async def test_an_answer_without_a_backend_exits_3(
     assert shown.err == f"lambdamu client: master {asked.address}: {why}\n"
 
 
+async def test_its_pass_is_sent_and_shown_nowhere(master: Any, nobody: Address, capsys: Capture) -> None:
+    async with master(to=(nobody,)) as asked:
+        options = ClientOptions((asked.address,), ask_only=True, pass_text="a-pass-of-mine")
+        assert await run_client(options) == 0
+    assert asked.asks[-1].data == {"Pass": "a-pass-of-mine"}
+    assert "a-pass-of-mine" not in repr(options) + capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["", "x" * 513, "ä", "a\n"])
+def test_a_pass_that_cannot_be_sent_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="a pass has 1 to 512 characters"):
+        ClientOptions((), pass_text=text)
+
+
 async def test_without_json_there_is_nothing_to_print_of_no_backend(master: Any, capsys: Capture) -> None:
     async with master({"Result": "NoServer"}) as asked:
         assert await run_client(ClientOptions((asked.address,))) == 3

@@ -31,6 +31,9 @@ from tests.end_to_end.conftest import Stage, free_port, wait_until_up
         ["why"],
         ["top"],
         ["completion"],
+        ["pass", "key"],
+        ["pass", "make"],
+        ["pass", "show"],
     ],
 )
 def test_help_has_an_example(stage: Stage, command: list[str]) -> None:
@@ -59,6 +62,7 @@ def test_the_version_is_that_of_the_package(stage: Stage) -> None:
         (["client", "--master", "127.0.0.1:1,"], "--master"),
         (["client", "--master", "127.0.0.1:1", "--clients", "0"], "--clients"),
         (["client", "--master", "127.0.0.1:1", "--rate", "0"], "--rate"),
+        (["client", "--master", "127.0.0.1:1", "--pass", "x" * 513], "512"),
         (["client", "--master", "127.0.0.1:1", "--rate", "nan"], "nan"),
         (["client", "--master", "127.0.0.1:1", "--hold", "inf"], "inf"),
         (["demo", "--seconds", "nan"], "nan"),

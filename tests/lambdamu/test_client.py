@@ -292,6 +292,8 @@ async def test_a_connection_that_breaks_says_so(master: Any, clock: trio.testing
         {"client_id": "x" * 129},
         {"zone": ""},
         {"device": "ä" * 65},
+        {"pass_text": ""},
+        {"pass_text": "x" * 513},
     ],
 )
 def test_values_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:

@@ -228,6 +228,22 @@ def test_when_it_may_come_back_too_late_only_it_gives_up_at_once() -> None:
     assert (len(world.asks), world.pauses) == (1, [])
 
 
+def test_a_pass_is_shown_at_every_ask_and_kept_out_of_sight() -> None:
+    identity = Identity("ann", pass_text="a-pass")
+    assert identity.data()["Pass"] == "a-pass"
+    assert "a-pass" not in repr(identity)
+    assert "Pass" not in Identity("ann").data()
+
+
+def test_who_was_too_fast_comes_back_when_told_and_whose_pass_is_over_does_not() -> None:
+    world = World()
+    assert isinstance(world.run(in_turn(no(Result.DENIED, Reason="TooFast", RetryAfter=3.0), ok(B1))), Go)
+    error = World().run(in_turn(no(Result.DENIED, Reason="PassExpired", RetryAfter=None)))
+    assert isinstance(error, DeniedError)
+    assert error.reason == "PassExpired"
+    assert "Denied, PassExpired" in str(error)
+
+
 def test_denied_for_good_is_final() -> None:
     world = World(M1, M2)
     error = world.run(in_turn(no(Result.DENIED, Reason="Used")))

@@ -1,4 +1,4 @@
-"""The limit on connections of one address."""
+"""The limit on connections of one network."""
 
 from __future__ import annotations
 
@@ -33,6 +33,20 @@ def test_an_address_mapped_into_ipv6_is_the_ipv4_one() -> None:
     assert not limited.enter("192.0.2.1")
     limited.leave("192.0.2.1")
     assert limited.enter("192.0.2.1")
+
+
+def test_a_network_is_as_wide_as_it_is_set_and_64_bits_of_ipv6() -> None:
+    limited = cap(2)
+    assert [limited.enter(host) for host in ("2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8:0:1::1")] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    limited.leave("2001:db8::1")
+    assert limited.enter("2001:db8::9")
+    wide = AddressCap(PortLimits(connections_per_address=1, ipv4_prefix=24))
+    assert [wide.enter(host) for host in ("192.0.2.1", "192.0.2.200", "192.0.3.1")] == [True, False, True]
 
 
 @pytest.mark.parametrize("host", ["10.1.2.3", "::ffff:10.1.2.3", "2001:db8::1", "fe80::1%lo"])

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from lambdamu.address import Address
-from lambdamu.port import Network
+from lambdamu.networks import Network
 from master.config import BOUNDS, ORDERS, TABLES, BackendConfig, Config, Mode
 from master.config_file import ConfigError, parse
 from master.core.choice import Panic, Policy
@@ -75,6 +75,8 @@ def written(value: Any, absent: str = "") -> str:
 
 
 def unit(key: str) -> str:
+    if key.endswith("_per_s"):
+        return ", a second"
     return {"s": ", seconds", "bytes": ", bytes"}.get(key.rpartition("_")[2], "")
 
 

@@ -18,6 +18,7 @@ from lambdamu.messages import Message, Result
 from lambdamu.objects import Peer
 from lambdamu.tcp_server import PortLimits, open_listeners
 from lambdamu.testing import FakeBackend, Script
+from master.answer_log import PLAIN_EVERY_S
 from master.config import BackendConfig, Config, MasterPolicy, ProbePolicy
 from master.core.health import Said
 from master.core.pool import Ask, Assignment, State
@@ -49,6 +50,26 @@ async def running(*backends: FakeBackend, **config: Any) -> AsyncIterator[tuple[
         yield node, address
         node.stop()
         await node.finished.wait()
+
+
+async def test_who_asks_too_fast_is_denied_on_the_wire_also_by_ipv6() -> None:
+    limits = PortLimits(asks_per_network_per_s=0.01, asks_burst=2)
+    async with FakeBackend(Script(users=1)) as backend, running(backend, limits=limits) as (node, address):
+        ask = Message("Master", "Event", "DoSendServer")
+        answers = [(await say(address, ask))[0].data for _ in range(4)]
+        assert [answer["Result"] for answer in answers] == ["OK", "OK", "Denied", "Denied"]
+        assert answers[3]["Data"]["Reason"] == "TooFast"
+        assert 90 < answers[3]["Data"]["RetryAfter"] <= 150
+        assert node.metrics.bounds["networks"]() > 0
+        quick = node.master.prepare(ask)
+        assert quick is not None
+        later = trio.current_time() + PLAIN_EVERY_S
+        for _ in range(4):
+            data = quick(later, 6, ("2001:db8::1", 5, 0, 0))  # type: ignore[arg-type]
+        ((answer,),) = Decoder().feed(data)
+        assert answer.data["Result"] == "Denied"
+        assert node.answers.search("2001:db8::1", 9)
+        assert sample(node.metrics.registry, "lambdamu_denied_total", reason="TooFast") == 4
 
 
 async def say(address: Address, *messages: Message) -> list[Message]:

@@ -14,7 +14,9 @@ import trio
 
 from lambdamu.address import Address
 from lambdamu.datapack import Decoder, encode
+from lambdamu.keys import Signer
 from lambdamu.messages import Message
+from lambdamu.passes import Pass, make_pass
 from lambdamu.tcp_server import open_listeners
 from lambdamu.testing import FakeBackend, Script
 from master.config_file import load
@@ -57,11 +59,13 @@ class House:
             while not all(self.node.pool[name].state(trio.current_time()) is State.READY for name in names):  # noqa: ASYNC110
                 await trio.sleep(0.01)
 
-    async def ask(self) -> Any:
+    async def ask(self, data: Any = None) -> Any:
+        """Return the port that is answered, else the Reason or the Result."""
         async with await trio.open_tcp_stream(self.address.host, self.address.port) as stream:
-            await stream.send_all(ASK)
+            await stream.send_all(encode([Message("Master", "Event", "DoSendServer", data)]))
             ((answer,),) = Decoder().feed(bytes(await stream.receive_some(65536)))
-            return answer.data["Data"].get("Port", answer.data["Result"])
+            said = answer.data["Data"]
+            return said.get("Port", said.get("Reason", answer.data["Result"]))
 
 
 def write(file: Path, *backends: FakeBackend, head: str = HEAD, keys: str = "") -> None:
@@ -215,6 +219,45 @@ async def test_configuration_and_tokens_are_taken_in_together_or_neither(tmp_pat
         assert not (await home.operations.reload("SIGHUP")).faults
         assert at_work(home) == [NEW]
         await home.until_ready("b1")
+
+
+async def test_keys_and_revocations_count_from_a_reload_on_and_a_fault_in_any_changes_none(tmp_path: Path) -> None:
+    old, new = Signer.generate("old"), Signer.generate("new")
+    texts = [make_pass(key, Pass("p1", "ann", ("access",), 2**52)) for key in (old, new)]
+    keys, revoked, mail = tmp_path / "keys", tmp_path / "revoked", tmp_path / "mail"
+    keys.write_text(old.verifier().line())
+    revoked.write_text("")
+    mail.write_text("the-first-secret")
+    head = HEAD + 'user_mail_file = "mail"\n[access]\nkeys_file = "keys"\nrevoked_file = "revoked"\n'
+
+    async with fleet(1) as backends, house(tmp_path / "pool.toml", *backends, head=head) as home:
+
+        async def told() -> list[Any]:
+            return [await home.ask({"Pass": text}) for text in texts]
+
+        port = backends[0].address[1]
+        assert await told() == [port, "PassForeign"]
+        assert await home.ask() == "PassMissing"
+        assert backends[0].stats().user_mail == "the-first-secret"
+        for broken, good in ((revoked, ""), (mail, "the-first-secret")):
+            keys.write_text(new.verifier().line())
+            broken.write_text("x" * 300)
+            assert len((await home.operations.reload("test")).faults) == 1
+            assert await told() == [port, "PassForeign"]
+            broken.write_text(good)
+        keys.write_text(f"{old.verifier().line()}\n{new.verifier().line()}")
+        mail.write_text("the-second-secret")
+        assert not (await home.operations.reload("test")).faults
+        assert await told() == [port, port]
+        with trio.fail_after(5):
+            await backends[0].until(lambda stats: stats.user_mail == "the-second-secret")
+        revoked.write_text("p1")
+        assert not (await home.operations.reload("test")).faults
+        assert await told() == ["PassRevoked", "PassRevoked"]
+        assert home.sample("asks_total", result="Denied") == 6
+        assert home.sample("denied_total", reason="PassRevoked") == 2
+        assert home.sample("bound_ratio", bound="passes") is not None
+        assert not [secret for secret in ("the-first-", "the-second-") if secret in str(home.capture.entries)]
 
 
 async def test_one_that_is_removed_leaves_no_series_no_task_and_no_connection(tmp_path: Path) -> None:

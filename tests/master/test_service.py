@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lambdamu.datapack import Decoder, encode
-from lambdamu.messages import Message, Result
+from lambdamu.messages import Message, Reason, Result
 from lambdamu.objects import Peer
 from master.core.backend import Backend
 from master.core.ejection import Verdict
@@ -27,6 +27,9 @@ class Answers:
 
     def answered(self, result: Result) -> None:
         self.results.append(result)
+
+    def denied(self, reason: Reason) -> None:
+        raise AssertionError(reason)
 
     def accused(self, name: str, verdict: Verdict) -> None:
         self.accused_of.append((name, verdict))

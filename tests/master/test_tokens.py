@@ -79,5 +79,5 @@ def test_whoever_listens_beyond_loopback_needs_tokens(listen: str, open_to_other
         return
     with pytest.raises(ConfigError) as caught:
         parse(text, "f")
-    assert str(caught.value) == f"f: [http]: tokens_file: is missing: {listen} can be reached from other machines"
+    assert str(caught.value) == f"f: [http]: tokens_file: is missing, and other machines can reach listen, {listen}"
     assert isinstance(parse(text + 'tokens_file = "t"\n'), Config)

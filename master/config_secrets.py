@@ -1,0 +1,66 @@
+"""The files that a configuration names besides itself: they must be there and right before anything of it counts."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import attrs
+
+from lambdamu.address import printable
+from lambdamu.line_file import LineFileError, read_line_file
+from master.access import CREDENTIAL_FILES, read_credentials, warn_of_open
+from master.config import MOST_MAIL_BYTES, AccessPolicy, Config
+
+_MOST_BYTES: Final = 4096
+
+
+@attrs.frozen
+class FileFault:
+    """Which file is not right, by the table and the key that name it; `text` is one line, and repeats no secret."""
+
+    entry: str
+    key: str
+    text: str
+
+
+def find_files(config: Config, folder: str) -> tuple[Config, list[FileFault]]:
+    """Return `config` with its paths from where the process stands, and what stands in the files; and what is wrong."""
+    faults: list[FileFault] = []
+    access, warnings = config.access, list(config.warnings)
+    paths = {key: _path(folder, getattr(access, key)) for key in CREDENTIAL_FILES}
+    for key, path in paths.items():  # each alone, so that one fault hides no other
+        try:
+            warnings += read_credentials(AccessPolicy(**{key: path})).warnings  # type: ignore[arg-type]
+        except LineFileError as exc:
+            faults.append(FileFault("[access]", key, str(exc)))
+    probe, path = config.probe, _path(folder, config.probe.user_mail_file)
+    if path:
+        try:
+            mail, warning = read_mail(path)
+            probe = attrs.evolve(probe, user_mail=mail, user_mail_file=path)
+            warnings += warning
+        except LineFileError as exc:
+            faults.append(FileFault("[probe]", "user_mail_file", str(exc)))
+    found = attrs.evolve(
+        config,
+        access=attrs.evolve(access, **paths),  # type: ignore[arg-type]
+        probe=probe,
+        warnings=tuple(warnings),
+    )
+    return found, faults
+
+
+def _path(folder: str, path: str) -> str:
+    return os.path.join(folder, path) if path else ""
+
+
+def read_mail(path: str) -> tuple[str, list[str]]:
+    """Return the secret of a file of one line, and warnings. Raise LineFileError when there is no such line."""
+    file = read_line_file(path, _MOST_BYTES)
+    lines = file.text.splitlines()
+    if len(lines) != 1 or printable(lines[0]) != lines[0]:
+        raise LineFileError(f"{path} must hold one line, of characters that print")
+    if not 0 < len(lines[0].encode()) <= MOST_MAIL_BYTES:
+        raise LineFileError(f"{path}: the line must be from 1 to {MOST_MAIL_BYTES} bytes long")
+    return lines[0], list(warn_of_open(file))

@@ -1,0 +1,116 @@
+"""The files that a configuration names: there and right, or named with what is wrong; and no secret is ever shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lambdamu.keys import Signer
+from master.config import Config
+from master.config_file import ConfigError, load, parse
+from master.config_json import tables_of
+from master.config_notes import describe
+from master.reload import compare
+
+SECRET = "the-master-0123456789"
+TOKEN = "correct-horse-battery"
+TEXTS = {"keys": Signer.generate().line(), "tokens": f"phones: {TOKEN}", "revoked": "p1", "mail": f"{SECRET}\n"}
+FILE = """
+[probe]
+user_mail_file = "mail"
+[access]
+keys_file = "keys"
+tokens_file = "tokens"
+revoked_file = "revoked"
+"""
+
+
+def write(folder: Path, mode: int = 0o600, **texts: str) -> str:
+    for name, text in {**TEXTS, **texts}.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(mode)
+    (folder / "pool.toml").write_text(FILE)
+    return str(folder / "pool.toml")
+
+
+def test_files_are_looked_for_beside_the_configuration(tmp_path: Path) -> None:
+    config = load(write(tmp_path))
+    assert config.access.keys_file == str(tmp_path / "keys")
+    assert config.probe.user_mail_file == str(tmp_path / "mail")
+    assert config.probe.user_mail == SECRET
+    assert Config().probe.user_mail == "master@localhost"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("keys", "k1", "[access]: keys_file: {file}: line 1: is not `ID: private: KEY`"),
+        ("tokens", "a: short", "[access]: tokens_file: {file}: line 1: a token has"),
+        ("revoked", "x" * 257, "[access]: revoked_file: {file}: line 1: is longer"),
+        ("mail", "", "[probe]: user_mail_file: {file} must hold one line"),
+        ("mail", "\n", "[probe]: user_mail_file: {file}: the line must be from 1 to 256 bytes long"),
+        ("mail", f"{SECRET}\n{SECRET}", "[probe]: user_mail_file: {file} must hold one line"),
+        ("mail", f"{SECRET}\x1b", "[probe]: user_mail_file: {file} must hold one line"),
+        ("mail", SECRET * 20, "[probe]: user_mail_file: {file}: the line must be from 1 to 256 bytes long"),
+    ],
+)
+def test_a_fault_names_table_key_file_and_line_and_no_secret(tmp_path: Path, name: str, text: str, fault: str) -> None:
+    path = write(tmp_path, **{name: text})
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}: {fault.format(file=tmp_path / name)}")
+    assert SECRET not in str(caught.value)
+
+
+def test_every_file_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    for name in TEXTS:
+        (tmp_path / name).unlink()
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert [fault.key for fault in caught.value.faults] == [
+        "keys_file",
+        "tokens_file",
+        "revoked_file",
+        "user_mail_file",
+    ]
+
+
+def test_files_that_lie_open_are_warned_of(tmp_path: Path) -> None:
+    warnings = load(write(tmp_path, 0o644)).warnings
+    assert [name for name in TEXTS if any(f"{tmp_path / name} holds secrets" in each for each in warnings)] == [
+        "keys",
+        "tokens",
+        "mail",
+    ]
+    assert not any("holds secrets" in each for each in load(write(tmp_path)).warnings)
+
+
+def test_only_one_mail_is_told() -> None:
+    with pytest.raises(ConfigError, match="must not stand beside user_mail"):
+        parse('[probe]\nuser_mail = "a"\nuser_mail_file = "b"\n')
+
+
+def test_a_secret_is_shown_nowhere(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    before = load(path)
+    write(tmp_path, mail="another-secret-of-ours")
+    after = load(path)
+    difference = compare(before, after)
+    assert difference.lines() == ["~ [probe]: user_mail: another one, it is not shown"]
+    assert difference
+    assert after.probe.user_mail == "another-secret-of-ours"
+    shown = [*difference.lines(), *describe(after), repr(after), *after.warnings, json.dumps(tables_of(after))]
+    for secret in (SECRET, "another-secret", TOKEN, TEXTS["keys"].rpartition(" ")[2]):
+        assert not any(secret in text for text in shown)
+
+
+def test_check_says_who_is_let_in_and_how_often(tmp_path: Path) -> None:
+    said = describe(load(write(tmp_path)))
+    assert "clients are let in by pass or token" in said
+    said = describe(parse("[access]\nclient_certificates = true\n[limits]\nasks_per_network_per_s = 0.5"))
+    assert "clients are let in by certificate" in said
+    assert "asks of one network (/32 or /64): 0.5 a second, 20 at once" in said
+    assert not [line for line in describe(Config()) if "let in" in line or "network" in line]
