@@ -49,7 +49,7 @@ class Door(Protocol):
 
     def do_send_server(self, message: Message, now: float, peer: Peer) -> Reply: ...
 
-    def quick(self, pack: Callable[[Sequence[Message]], bytes], certificates: bool = False) -> Quick | None:
+    def quick(self, pack: Callable[[Sequence[Message]], bytes]) -> Quick | None:
         """Return what answers a plain ask, packed so; None where it has to be known whose connection it is."""
         ...
 

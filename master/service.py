@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import random
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
@@ -21,14 +20,12 @@ from lambdamu.messages import (
     Message,
     Reason,
     Result,
-    as_array,
-    as_map,
-    as_text,
     error,
 )
 from lambdamu.objects import LMObject, Peer, Quick, Reply, unmapped
 from master.access import Denied
 from master.answer_log import Answer, AnswerLog, hash_of, network_of_peer
+from master.ask_data import BadDataError, read_ask
 from master.core.backend import FAMILIES, Endpoint, Family
 from master.core.ejection import Verdict
 from master.core.pool import Ask, Assignment, Member, Place, Pool, Refused
@@ -41,12 +38,8 @@ _MOST_FAILED: Final = 64
 """So many failed places are looked at, the last: a batch of thousands would keep everybody else waiting."""
 _RIVALS: Final = 2
 """How many others the log of answers names beside the chosen one, with their loads."""
-_TEXT_KEYS: Final = {"Client": 128, "Device": 128, "Zone": 128, "Queue": 128, "Ticket": 200, "Pass": 512}
-"""The texts a client may send with its ask, and the most bytes of each."""
-_BOOL_KEYS: Final = ("Away", "Leave")
 _PLAIN: Final[Mapping[str, Any]] = MappingProxyType({})
 """What a plain ask says."""
-_EXTRAS: Final = frozenset({"Name", "Alternates", "TTL", "Turn"})
 
 
 class AskObserver(Protocol):
@@ -69,10 +62,6 @@ class AnswerPolicy:
     retry_after_s: float
 
 
-class BadDataError(ValueError):
-    """The `Data` of an ask has a wrong value; the text names the key."""
-
-
 class Master(LMObject):
     """Answers clients that ask where to connect."""
 
@@ -88,28 +77,27 @@ class Master(LMObject):
         super().__init__(MASTER, events={DO_SEND_SERVER: self.do_send_server})
         self._pool = pool
         self.policy = policy
-        self._rng = rng
-        self._observer = observer
-        self._answers = answers if answers is not None else AnswerLog()
-        self._doors = doors
-        self._packed: dict[Endpoint, bytes] = {}
-        self._pick, self._answered = pool.pick, observer.answered
+        self.rng = rng
+        self.observer = observer
+        self.answers = answers if answers is not None else AnswerLog()
+        self.doors = doors
+        self._quick = self.quick(encode)
 
     def do_send_server(self, message: Message, now: float, peer: Peer) -> Reply:
         """Return the live backend with the most room; to a plain ask, its address and nothing else.
 
         Whoever has no right to ask, or asks too fast, is told so, and nothing is learned of him.
         """
-        doors, data = self._doors, _PLAIN
+        doors, data = self.doors, _PLAIN
         if doors is not None and (denied := doors.too_fast(now, peer.host)):
-            return self._deny(now, denied, peer, data)
+            return self.deny(now, denied, peer, data)
         if message.data is not None:
             try:
                 data = read_ask(message.data)
             except BadDataError as exc:
                 return [error(message, Code.BAD_DATA, str(exc))]
         if doors is not None and (denied := doors.without_right(data.get("Pass"), peer.subject)):
-            return self._deny(now, denied, peer, data)
+            return self.deny(now, denied, peer, data)
         if data.get("Leave"):
             return self._answer(
                 Result.CLOSED, {"Reason": Reason.LEFT, "RetryAfter": None, "Text": "the client has left"}
@@ -119,25 +107,29 @@ class Master(LMObject):
         if client is not None:
             self._hear(now, client, peer, data.get("Failed", []))
         ask = Ask(peer.family, _ALTERNATES if "Alternates" in wants else 0, data.get("Zone", ""), client)
-        return self._send_server(now, ask, peer, wants, plain=message.data is None)
+        return self.send_server(now, ask, peer, wants, plain=message.data is None)
 
-    def _deny(self, now: float, denied: Denied, peer: Peer, data: Mapping[str, Any]) -> Sequence[Message]:
+    def deny(self, now: float, denied: Denied, peer: Peer, data: Mapping[str, Any] = _PLAIN) -> Sequence[Message]:
         """Say no. It is noted as a plain ask is: strangers push nobody out of the log who may ask."""
-        self._observer.denied(denied.reason)
-        if now >= self._answers.plain_due:
+        self.observer.denied(denied.reason)
+        if now >= self.answers.plain_due:
             client = hash_of(data["Client"]) if data.get("Client") else None
             came = network_of_peer(peer.host), data.get("Zone", "")
-            self._answers.note_plain(Answer(now, client, *came, Result.DENIED, denied.reason, None))
+            self.answers.note_plain(Answer(now, client, *came, Result.DENIED, denied.reason, None))
         return self._answer(Result.DENIED, {"Reason": denied.reason, "RetryAfter": denied.retry_after_s})
 
-    def _send_server(
+    def send_server(
         self, now: float, ask: Ask, peer: Peer, wants: frozenset[str] = frozenset(), *, plain: bool
     ) -> Sequence[Message]:
-        assignment = self._pool.assign(now, self._rng, ask)
-        if not plain or now >= self._answers.plain_due:
+        assignment = self._pool.assign(now, self.rng, ask)
+        if not plain or now >= self.answers.plain_due:
             self._note(now, ask, peer, assignment, plain=plain)
         if isinstance(assignment, Assignment):
             return self._answer(Result.OK, self._ok(assignment, wants))
+        return self.refuse()
+
+    def refuse(self) -> Sequence[Message]:
+        """Say that no backend can take anyone now."""
         return self._answer(Result.NO_SERVER, {"RetryAfter": self._retry_after()})
 
     def _hear(self, now: float, client: str, peer: Peer, failures: list[tuple[str, int, str]]) -> None:
@@ -145,34 +137,22 @@ class Master(LMObject):
         newest = failures[-_MOST_FAILED:]
         for full in (False, True):
             failed = [(_spelled(ip), port) for ip, port, why in newest if (why == Code.FULL) is full]
-            for name, verdict in self._pool.hear(now, self._rng, client, peer.host, failed, full=full):
-                self._observer.accused(name, verdict)
+            for name, verdict in self._pool.hear(now, self.rng, client, peer.host, failed, full=full):
+                self.observer.accused(name, verdict)
 
     def prepare(self, message: Message) -> Quick | None:
-        """Return what answers a plain ask: the choice is made each time, its bytes are packed once for each address.
+        """Return what answers a plain ask: the choice is made each time, its bytes are packed once for each address."""
+        plain = message.command == Command.EVENT and message.name == DO_SEND_SERVER and message.data is None
+        return self._quick if plain else None
+
+    def quick(self, pack: Callable[[Sequence[Message]], bytes]) -> Quick | None:
+        """Return what answers plain asks in the bytes that `pack` makes.
 
         None where a certificate may give the right: it has to be known whose connection it is.
         """
-        plain = message.command == Command.EVENT and message.name == DO_SEND_SERVER and message.data is None
-        if not plain or self._doors is None:
-            return self._send_server_quickly if plain else None
-        return None if self._doors.certificates_count else partial(self._judge_quickly, self._doors)
-
-    def _judge_quickly(self, doors: Doors, now: float, family: Family, address: tuple[str, int]) -> bytes:
-        denied = doors.too_fast(now, address[0]) or doors.without_right(None, "")
-        if denied is None:
-            return self._send_server_quickly(now, family, address)
-        return encode(self._deny(now, denied, Peer.from_address(*address[:2]), _PLAIN))
-
-    def _send_server_quickly(self, now: float, family: Family, address: tuple[str, int]) -> bytes:
-        if now >= self._answers.plain_due:
-            return encode(self._send_server(now, Ask(family), Peer.from_address(*address[:2]), plain=True))
-        member = self._pick(now, self._rng)
-        if member is None:
-            return encode(self._answer(Result.NO_SERVER, {"RetryAfter": self._retry_after()}))
-        self._answered(Result.OK)
-        endpoint = member.told[family]
-        return self._packed.get(endpoint) or self._pack(endpoint)
+        if self.doors is None:
+            return QuickAnswers(self, self._pool, pack).answer
+        return None if self.doors.certificates_count else QuickAnswers(self, self._pool, pack).judge
 
     def _note(self, now: float, ask: Ask, peer: Peer, given: Assignment | Refused, *, plain: bool) -> None:
         network = network_of_peer(peer.host)
@@ -184,9 +164,9 @@ class Master(LMObject):
         else:
             answer = Answer(now, ask.client, network, ask.zone, Result.NO_SERVER, given.why, None)
         if plain:
-            self._answers.note_plain(answer)
+            self.answers.note_plain(answer)
         else:
-            self._answers.note(answer)
+            self.answers.note(answer)
 
     def _loads(self, now: float, member: Member, rivals: list[Member]) -> tuple[tuple[str, float], ...]:
         """Return the load of the chosen one, this client in it, and of those that it was compared with."""
@@ -194,16 +174,8 @@ class Master(LMObject):
         compared = [member, *rivals]
         return tuple([(each.backend.name, each.load_at(x)) for each in compared if each.backend.weight])
 
-    def _pack(self, endpoint: Endpoint) -> bytes:
-        if len(self._packed) > 2 * len(FAMILIES) * len(self._pool):
-            self._packed.clear()  # names that go from address to address leave old ones behind
-        ip, port = endpoint
-        message = Message(MASTER, Command.VALUE, SERVER, {"Result": Result.OK, "Data": {"IP": ip, "Port": port}})
-        packed = self._packed[endpoint] = encode([message])
-        return packed
-
     def _answer(self, result: Result, data: Mapping[str, Any]) -> Sequence[Message]:
-        self._observer.answered(result)
+        self.observer.answered(result)
         return [Message(MASTER, Command.VALUE, SERVER, {"Result": result, "Data": data})]
 
     def _ok(self, assignment: Assignment, wants: frozenset[str]) -> dict[str, Any]:
@@ -218,41 +190,12 @@ class Master(LMObject):
 
     def _retry_after(self) -> float:
         """Return seconds, jittered, so that those who were turned away together do not come back together."""
-        return self.policy.retry_after_s * self._rng.uniform(0.5, 1.5)
+        return self.policy.retry_after_s * self.rng.uniform(0.5, 1.5)
 
 
 def _address(place: Place) -> dict[str, Any]:
     ip, port = place.endpoint
     return {"IP": ip, "Port": port}
-
-
-def read_ask(data: Any) -> dict[str, Any]:
-    """Return the known keys of an ask's `Data`, texts as str and `Want` as a set. Raise BadDataError on a wrong value.
-
-    Unknown keys, and unknown words in `Want`, are left out: they belong to versions to come.
-    """
-    given = as_map(data)
-    if given is None:
-        raise BadDataError("Data must be a map")
-    known: dict[str, Any] = {
-        key: _text(given[key], key, limit) for key, limit in _TEXT_KEYS.items() if given.get(key) is not None
-    }
-    for key in _BOOL_KEYS:
-        if given.get(key) is not None:
-            known[key] = _bool(given[key], key)
-    known["Want"] = _wants(given.get("Want"))
-    if given.get("Failed") is not None:
-        known["Failed"] = _failures(given["Failed"])
-    return known
-
-
-def _text(value: Any, key: str, limit: int) -> str:
-    text = as_text(value)
-    if text is None:
-        raise BadDataError(f"{key} must be a text")
-    if len(text.encode()) > limit:
-        raise BadDataError(f"{key} must be at most {limit} bytes long")
-    return text
 
 
 def _spelled(ip: str) -> str:
@@ -263,38 +206,41 @@ def _spelled(ip: str) -> str:
         return ""
 
 
-def _bool(value: Any, key: str) -> bool:
-    if not isinstance(value, bool):
-        raise BadDataError(f"{key} must be true or false")
-    return value
+class QuickAnswers:
+    """Answers plain asks of which no more is known than where they come from, in one wire."""
 
+    def __init__(self, master: Master, pool: Pool, pack: Callable[[Sequence[Message]], bytes]) -> None:
+        """`pack` turns an answer into bytes."""
+        self._master = master
+        self._pool = pool
+        self._to_bytes = pack
+        self._packed: dict[Endpoint, bytes] = {}
+        self._pick, self._answered = pool.pick, master.observer.answered
+        self._rng, self._answers = master.rng, master.answers
 
-def _wants(value: Any) -> frozenset[str]:
-    if value is None:
-        return frozenset()
-    words = [as_text(word) for word in _array(value, "Want")]
-    if None in words:
-        raise BadDataError("Want must be an array of texts")
-    return _EXTRAS.intersection(word for word in words if word)
+    def judge(self, now: float, family: Family, address: tuple[str, int]) -> bytes:
+        """Answer, or say no, where not everybody may ask."""
+        doors = self._master.doors
+        denied = doors and (doors.too_fast(now, address[0]) or doors.without_right(None, ""))
+        if not denied:
+            return self.answer(now, family, address)
+        return self._to_bytes(self._master.deny(now, denied, Peer.from_address(*address[:2])))
 
+    def answer(self, now: float, family: Family, address: tuple[str, int]) -> bytes:
+        if now >= self._answers.plain_due:
+            peer = Peer.from_address(*address[:2])
+            return self._to_bytes(self._master.send_server(now, Ask(family), peer, plain=True))
+        member = self._pick(now, self._rng)
+        if member is None:
+            return self._to_bytes(self._master.refuse())
+        self._answered(Result.OK)
+        endpoint = member.told[family]
+        return self._packed.get(endpoint) or self._pack(endpoint)
 
-def _failures(value: Any) -> list[tuple[str, int, str]]:
-    failures = []
-    for item in _array(value, "Failed"):
-        fields = as_map(item)
-        port = fields.get("Port") if fields is not None else None
-        if fields is None or type(port) is not int or not 0 < port < 65536:
-            raise BadDataError(
-                "Failed must be an array of maps with a text IP, a Port from 1 to 65535 and, if any, a text Why"
-            )
-        why = fields.get("Why")
-        why = "" if why is None else _text(why, "Failed.Why", 128)
-        failures.append((_text(fields.get("IP"), "Failed.IP", 64), port, why))
-    return failures
-
-
-def _array(value: Any, key: str) -> Sequence[Any]:
-    array = as_array(value)
-    if array is None:
-        raise BadDataError(f"{key} must be an array")
-    return array
+    def _pack(self, endpoint: Endpoint) -> bytes:
+        if len(self._packed) > 2 * len(FAMILIES) * len(self._pool):
+            self._packed.clear()  # names that go from address to address leave old ones behind
+        ip, port = endpoint
+        message = Message(MASTER, Command.VALUE, SERVER, {"Result": Result.OK, "Data": {"IP": ip, "Port": port}})
+        packed = self._packed[endpoint] = self._to_bytes([message])
+        return packed

@@ -10,12 +10,13 @@ import pytest
 from lambdamu.datapack import Decoder, encode
 from lambdamu.messages import Message, Reason, Result
 from lambdamu.objects import Peer
+from master.ask_data import BadDataError, read_ask
 from master.core.backend import Backend
 from master.core.ejection import Verdict
 from master.core.health import HealthPolicy
 from master.core.load import LoadPolicy
 from master.core.pool import Pool
-from master.service import AnswerPolicy, BadDataError, Master, read_ask
+from master.service import AnswerPolicy, Master
 
 V4, V6 = Peer("192.0.2.9", 5), Peer("2001:db8::9", 5)
 
