@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -14,6 +15,7 @@ import trio
 
 from lambdamu.address import Address
 from master.config import Config
+from master.config_environment import variables
 from master.config_file import ConfigError, load
 from master.config_notes import describe
 from master.operator_changes import CHANGES
@@ -66,9 +68,7 @@ def cli() -> None:
 
 
 @cli.command(epilog="\b\nExample:\n  lambdamu master --config pool.toml")
-@click.option(
-    "--config", "path", type=click.Path(), required=True, metavar="FILE", help="The configuration, a TOML file."
-)
+@click.option("--config", "path", type=click.Path(), metavar="FILE", help="The configuration, a TOML file.")
 @click.option(
     "--log-level",
     "level",
@@ -77,8 +77,11 @@ def cli() -> None:
     show_default=True,
     help="What is less than this is not logged; at debug, some of the asks are.",
 )
-def master(path: str, level: str) -> int:
-    """Run a master until SIGTERM or Ctrl-C. The log goes to standard error, as JSON unless that is a terminal."""
+def master(path: str | None, level: str) -> int:
+    """Run a master until SIGTERM or Ctrl-C. The log goes to standard error, as JSON unless that is a terminal.
+
+    Variables such as LAMBDAMU_MASTER__LISTEN and LAMBDAMU_BACKEND__0__HOST beat the file, or do without one.
+    """
     from master.log import make_logger, standard_error  # noqa: PLC0415 - other commands start faster without it
     from master.process import run_master  # noqa: PLC0415
 
@@ -90,24 +93,26 @@ def master(path: str, level: str) -> int:
 @cli.command(
     epilog="\b\nExamples:\n  lambdamu check pool.toml\n  lambdamu check pool.toml --diff http://127.0.0.1:7080"
 )
-@click.argument("file", type=click.Path(), metavar="FILE")
+@click.argument("path", type=click.Path(), metavar="[FILE]", required=False)
 @click.option("--diff", "url", metavar="URL", help="Say what a reload with FILE would change at this master.")
 @click.option("--json", "as_json", is_flag=True, help="Print the difference as one JSON object.")
-def check(file: str, url: str | None, as_json: bool) -> int:
-    """Read a configuration and say what it means, or name every fault in it.
+def check(path: str | None, url: str | None, as_json: bool) -> int:
+    """Read a configuration, file and environment, and say what it means, or name every fault in it.
 
     Exit code with --diff: 0 when nothing would change, 5 when something would. A token, where one is needed, comes from
     the variable LAMBDAMU_TOKEN.
     """
     if as_json and url is None:
         raise click.UsageError("--json goes with --diff")
-    config = _load(file)
+    config = _load(path)
     for warning in config.warnings:
         click.echo(f"warning: {warning}", err=True)
     if url is not None:
         return show_difference(config, url, as_json=as_json)
     for line in describe(config):
         click.echo(line)
+    for name in variables(os.environ):
+        click.echo(f"from the environment: {name}")
     return 0
 
 
@@ -202,9 +207,11 @@ def _complain(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _load(path: str) -> Config:
+def _load(path: str | None) -> Config:
+    if path is None and not variables(os.environ):
+        raise click.UsageError("give the configuration: --config FILE, FILE, or variables as LAMBDAMU_BACKEND__0__HOST")
     try:
-        return load(path)
+        return load(path, os.environ)
     except ConfigError as exc:
         for fault in exc.faults:
             click.echo(str(fault), err=True)
@@ -213,6 +220,9 @@ def _load(path: str) -> Config:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; end the process with its exit code."""
+    if os.getpid() == 1:
+        # The kernel keeps a signal that nobody handles from the first process of a container.
+        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
         code = _run(arguments)
         sys.stdout.flush()

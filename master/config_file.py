@@ -1,4 +1,6 @@
-"""Reads the configuration file into the classes of `master.config`: a whole Config, or every fault at once.
+"""Reads the configuration, a file and what the environment says, into the classes of `master.config`.
+
+It gives a whole Config, or every fault at once.
 
 Each value is judged alone (`master.config_values`), and a rule between keys applies to those that are right by
 themselves, so that one bad value hides no other fault.
@@ -11,6 +13,8 @@ import os
 import re
 import stat
 import tomllib
+from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -18,6 +22,7 @@ import attrs
 from lambdamu.address import Address, is_loopback, places, printable, quoted
 from lambdamu.errors import LambdaMuError
 from master.config import ORDERS, TABLES, BackendConfig, Config
+from master.config_environment import Environment, lay_over, name_culprits
 from master.config_notes import warn
 from master.config_values import read_value, show
 from master.tokens import TokensError, load_tokens
@@ -28,18 +33,24 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES: Final = 4 * 2**20
 """A pool of ten thousand backends takes about half of it."""
 
+_NO_VARIABLES: Final[Environment] = MappingProxyType({})
 _BACKEND: Final = "backend"
 _TOML_FAULT: Final = re.compile(r"(?P<what>.*) \(at (?P<where>line \d+, column \d+|end of document)\)", re.DOTALL)
 
 
 @attrs.frozen
 class Fault:
-    """One thing that is wrong. `entry` is the table, as in `[probe]`; it and `key` may be empty. str() is one line."""
+    """One thing that is wrong. str() is one line.
+
+    `file` is that or the variables at fault; `entry` is the table, as in `[probe]`; it and `key` may be empty. `keys`:
+    those that a rule is between, where `key` does not say all.
+    """
 
     file: str
     entry: str
     key: str
     text: str
+    keys: tuple[str, ...] = attrs.field(default=(), eq=False)
 
     def __str__(self) -> str:
         return ": ".join(printable(part) for part in (self.file, self.entry, self.key, self.text) if part)
@@ -53,16 +64,36 @@ class ConfigError(LambdaMuError):
         super().__init__("\n".join(map(str, self.faults)))
 
 
-def load(path: str | os.PathLike[str]) -> Config:
-    """Read a file. Raise ConfigError when it cannot be read or anything in it is not right."""
-    source = os.fspath(path)
+def load(path: str | os.PathLike[str] | None, environment: Environment = _NO_VARIABLES) -> Config:
+    """Read a file, or none, and the variables that beat it.
+
+    Raise ConfigError when it cannot be read or anything in it or in them is not right.
+    """
+    source = os.fspath(path) if path is not None else "environment"
     try:
-        text = _decode(_read(source))
+        text = _decode(_read(source)) if path is not None else ""
     except OSError as exc:
         raise ConfigError([Fault(source, "", "", f"cannot be read: {exc.strerror}")]) from exc
     except ValueError as exc:
         raise ConfigError([Fault(source, "", "", str(exc))]) from exc
-    return _find_tokens(parse(text, source), source)
+    with _blaming(environment):
+        return _find_tokens(parse(text, source, environment), source)
+
+
+@contextmanager
+def _blaming(environment: Environment) -> Iterator[None]:
+    """Have faults name the variables in place of the file, where a variable gave what is wrong."""
+    try:
+        yield
+    except ConfigError as exc:
+        raise ConfigError(_blame_variables(fault, environment) for fault in exc.faults) from exc
+
+
+def _blame_variables(fault: Fault, environment: Environment) -> Fault:
+    keys = fault.keys or tuple(re.findall(r"\w+", fault.key))
+    missing = fault.text.startswith("is missing")
+    culprits = name_culprits(fault.entry, keys, environment, missing=missing)
+    return attrs.evolve(fault, file=culprits) if culprits else fault
 
 
 def _find_tokens(config: Config, source: str) -> Config:
@@ -77,13 +108,22 @@ def _find_tokens(config: Config, source: str) -> Config:
     return config.work_with("http", "tokens_file", path)
 
 
-def parse(text: str, source: str = "configuration") -> Config:
-    """Read the text of a file, which `source` names in faults. Raise ConfigError when anything in it is not right."""
-    raw = _parse_toml(text, source)
+def parse(text: str, source: str = "configuration", environment: Environment = _NO_VARIABLES) -> Config:
+    """Read the text of a file, which `source` names in faults, and the variables that beat it.
+
+    Raise ConfigError when anything in them is not right.
+    """
+    with _blaming(environment):
+        raw, unfit = lay_over(_parse_toml(text, source), environment)
+        return _build(raw, source, [Fault(variable, "", "", what) for variable, what in unfit])
+
+
+def _build(raw: Mapping[str, Any], source: str, unfit: list[Fault]) -> Config:
     single = {name: _Table.read(raw.get(name, {}), name, source, _heading(name)) for name in TABLES if name != _BACKEND}
     backends, faults = _read_backends(raw.get(_BACKEND, []), source)
     for table in (*single.values(), *backends):
         faults += table.faults
+    faults += unfit
     faults += _find_open_door(single["http"])
     faults += _find_shared_places(backends)
     faults += _find_shared_names(backends)
@@ -169,7 +209,7 @@ class _Table:
         for order in ORDERS.get(table.cls, ()):
             broken = order.broken_by(table.values)
             if broken is not None:
-                table.blame(" + ".join(order.lower), broken)
+                table.blame(" + ".join(order.lower), broken, (*order.lower, order.upper))
         return table
 
     def take(self, key: str, value: object) -> None:
@@ -191,8 +231,8 @@ class _Table:
             else:
                 self.values[field.name] = field.default
 
-    def blame(self, key: str, text: str) -> None:
-        self.faults.append(Fault(self.file, self.entry, key, text))
+    def blame(self, key: str, text: str, keys: tuple[str, ...] = ()) -> None:
+        self.faults.append(Fault(self.file, self.entry, key, text, keys))
 
     def build(self) -> Any:
         return self.cls(**self.values)

@@ -32,7 +32,7 @@ def read_value(cls: type[Any], key: str, value: object) -> Any:
 
     Raise ValueError with one line that says what is wrong, or an ExceptionGroup of such.
     """
-    typed = _CONVERTER.structure(value, _TYPES[cls][key])
+    typed = _CONVERTER.structure(value, TYPES[cls][key])
     check = _CHECKS.get((cls, key))
     if check is not None:
         typed = check(typed)
@@ -59,7 +59,8 @@ def show(value: object) -> str:
             return f"the date or time {value}"
 
 
-_TYPES: Final = {cls: get_type_hints(cls) for cls in TABLES.values()}
+TYPES: Final = {cls: get_type_hints(cls) for cls in TABLES.values()}
+"""The type of each key."""
 
 
 def _wrong(wanted: str, value: object) -> ValueError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import sys
@@ -32,6 +33,7 @@ from lambdamu.errors import LinkError
 from lambdamu.messages import DO_SEND_SERVER, MASTER, Command, Message, Result
 from lambdamu.resolver import Resolver
 from lambdamu.tcp_client import TCPClient
+from master.config_environment import variables
 
 _BOUND_S: Final = 0.1
 """A backend whose kept connection breaks is out of choice in this time."""
@@ -261,7 +263,7 @@ class Stage:
         log = (self.folder / f"{name}.log").open("wb")
         with log:
             # A session of its own: Ctrl-C reaches this program alone, which ends the others in order.
-            options = {"stdout": log, "stderr": log, "check": False, "start_new_session": True}
+            options = {"stdout": log, "stderr": log, "check": False, "start_new_session": True, "env": _environment()}
             run = partial(trio.run_process, _command(*arguments), **options)
             process: trio.Process = await self.nursery.start(run)
         if not await _answers(address, process):
@@ -272,6 +274,12 @@ class Stage:
 
 def _command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "master", *arguments]
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment without what would beat the demonstration's own configuration."""
+    left_out = variables(os.environ)
+    return {name: value for name, value in os.environ.items() if name not in left_out}
 
 
 def _free_address() -> Address:

@@ -8,8 +8,10 @@ Stamp = tuple[int, int, int, int]
 """Device, inode, size, time of change: of what the path leads to, so a symlink that is swapped is a change too."""
 
 
-def stamp_of(path: str) -> Stamp | None:
+def stamp_of(path: str | None) -> Stamp | None:
     """Return what tells a file from another one; None where there is none."""
+    if path is None:
+        return None
     try:
         found = os.stat(path)
     except (OSError, ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Final
 
 import attrs
@@ -12,6 +13,7 @@ import structlog
 import trio
 
 from master.config import Config
+from master.config_environment import Environment
 from master.config_file import ConfigError, Fault, load
 from master.core.pool import Admin, State, Wish
 from master.file_watch import FileWatch, stamp_of
@@ -42,8 +44,8 @@ class Reloaded:
 class Operations:
     """What operators do to `node`.
 
-    `path`: the file of the configuration; `tokens_file`: that of the tokens at work; `fit` makes a configuration fit
-    this process; `wall` gives Unix seconds.
+    `path`: the file of the configuration, if any; `environment`: the variables that beat it; `tokens_file`: that of the
+    tokens at work; `fit` makes a configuration fit this process; `wall` gives Unix seconds.
     """
 
     def __init__(
@@ -51,8 +53,9 @@ class Operations:
         node: Node,
         keeper: Keeper,
         log: Logger,
-        path: str,
+        path: str | None,
         *,
+        environment: Environment = MappingProxyType({}),
         tokens_file: TokensFile | None = None,
         fit: Callable[[Config], Config] = lambda config: config,
         wall: Callable[[], float] = time.time,
@@ -61,6 +64,7 @@ class Operations:
         self._keeper = keeper
         self._log = log
         self._path = path
+        self._environment = environment
         self._tokens_file = tokens_file or TokensFile()
         self._fit = fit
         self._wall = wall
@@ -103,10 +107,10 @@ class Operations:
 
         A file that is being written is empty for a moment, and an empty file is a right one: a pool is not emptied so.
         """
-        config = load(self._path)
+        config = load(self._path, self._environment)
         if not config.backends and self._node.config.backends:
             text = "names no backend any more: to take out all of them, drain them or stop the master"
-            raise ConfigError([Fault(self._path, "[[backend]]", "", text)])
+            raise ConfigError([Fault(self._path or "environment", "[[backend]]", "", text)])
         return config, self._tokens_file.read()
 
     async def watch(self) -> None:

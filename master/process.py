@@ -24,9 +24,11 @@ from master.alerts.outbox import Outbox
 from master.alerts.webhook import Webhook
 from master.ask_samples import SampledAnswers
 from master.config import Config
+from master.config_environment import variables
 from master.keeper import Keeper
 from master.log import Sink
 from master.node import Node
+from master.notify import ServiceManager
 from master.observer import Logger
 from master.operations import Operations
 from master.store import open_store
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
 
 _SPARE_DESCRIPTORS: Final = 16
 """For what opens a file now and then: look-ups of names, the system's random numbers."""
+_SHOWN_VARIABLES: Final = 20
+"""So many stand in the log."""
+_TO_END_S: Final = 10.0
+"""What the service manager is to give the process beyond `linger_s` and `grace_s`: state is written at the end."""
 _EXIT_SHARE: Final = 0.1
 """Of `grace_s`, what the interpreter has to end in."""
 
@@ -44,13 +50,20 @@ _ALERTS_S: Final = 0.3
 """What the last post may take; no more than what the interpreter has, either."""
 
 
-async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
+async def run_master(config: Config, log: Logger, sink: Sink, path: str | None) -> int:
     """Serve until a signal says stop; return the exit code: 0 after a clean stop, 1 otherwise.
 
-    `log` writes to `sink`; `config` is what stands in the file `path`.
+    `log` writes to `sink`; `config` is what stands in the file `path`, if any, and in the environment.
     """
+    manager = ServiceManager.take(os.environ, os.getpid(), log)
+    if os.getpid() == 1:
+        # The first process of a container inherits the children of others; the kernel is to bury them.
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for warning in config.warnings:
         log.warning("config", message=warning)
+    beating = variables(os.environ)
+    if beating:
+        log.info("environment", beats_file=beating[:_SHOWN_VARIABLES], left_out=len(beating[_SHOWN_VARIABLES:]))
     try:
         listeners = open_listeners(config.master.listen)
     except OSError as exc:
@@ -64,7 +77,7 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
     keeper = Keeper(open_store(config.state.file), node, log)
     try:
         tokens_file = TokensFile(config.http.tokens_file if config.http.listen is not None else "")
-        operations = Operations(node, keeper, log, path, tokens_file=tokens_file, fit=fit)
+        operations = Operations(node, keeper, log, path, environment=os.environ, tokens_file=tokens_file, fit=fit)
         web = _open_web(node, operations, tokens_file, config, log)
     except OSError as exc:
         log.error("cannot_listen", address=str(config.http.listen), error=exc.strerror or str(exc))
@@ -73,7 +86,7 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
         log.error("no_tokens", error=str(exc))
         return 1
     alerter = _make_alerter(node, log)
-    process = _Process(node, operations, log, web[0] if web is not None else None)
+    process = _Process(node, operations, log, manager, web[0] if web is not None else None)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         await keeper.restore()
         async with trio.open_nursery() as nursery:
@@ -87,11 +100,14 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str) -> int:
             nursery.start_soon(keeper.run)
             nursery.start_soon(alerter.run)
             nursery.start_soon(process.operations.watch)
+            nursery.start_soon(manager.watch)
+            manager.ready(process.status())
             nursery.start_soon(_spare_the_collector, config.probe.interval_s + config.probe.timeout_s)
             await process.finished(nursery)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keeper.finish)
             nursery.start_soon(alerter.finish, min(_ALERTS_S, _EXIT_SHARE * config.master.grace_s))
+    manager.close()
     log.info("stopped")
     return process.exit_code
 
@@ -143,6 +159,7 @@ class _Process:
     node: Node
     operations: Operations
     log: Logger
+    manager: ServiceManager
     web: Web | None = None
     exit_code: int = 0
 
@@ -152,19 +169,32 @@ class _Process:
         async for number in signals:
             name = signal.Signals(number).name
             if number == signal.SIGHUP:
-                nursery.start_soon(self.operations.reload, name)
+                nursery.start_soon(self._reload, name)
             elif not stopping:
                 stopping = True
                 self.node.events.add(trio.current_time(), "stopping", "this master has been told to stop")
                 if self.web is not None:
                     self.web.leave()
                 settings = self.node.config.master
+                self.manager.stopping(settings.linger_s + settings.grace_s + _TO_END_S)
                 self.log.info("stopping", signal=name, linger_s=settings.linger_s, grace_s=settings.grace_s)
                 nursery.start_soon(self._stop, nursery)
             else:
                 self.log.warning("stopped_at_once", signal=name)
                 self.exit_code = 1
                 nursery.cancel_scope.cancel()
+
+    def status(self) -> str:
+        """Return one line for the service manager."""
+        config = self.node.config
+        last = self.operations.last
+        refused = f"; reload refused: {last.faults[0]}" if last is not None and last.faults else ""
+        return f"listens on {config.master.listen}, {len(config.backends)} backends{refused}"
+
+    async def _reload(self, who: str) -> None:
+        self.manager.reloading()
+        await self.operations.reload(who)
+        self.manager.ready(self.status())
 
     async def finished(self, nursery: trio.Nursery) -> None:
         await self.node.finished.wait()
