@@ -221,8 +221,8 @@ def _load(path: str | None) -> Config:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; end the process with its exit code."""
     if os.getpid() == 1:
-        # The kernel keeps a signal that nobody handles from the first process of a container.
-        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+        # The kernel keeps a signal that nobody handles from the first process of a container. Others end by it at once.
+        signal.signal(signal.SIGTERM, lambda number, _frame: os._exit(128 + number))
     try:
         code = _run(arguments)
         sys.stdout.flush()

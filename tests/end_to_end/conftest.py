@@ -102,6 +102,7 @@ class Stage:
         port: int | None = None,
         prefix: tuple[str, ...] = (),
         options: tuple[str, ...] = (),
+        env: dict[str, str] | None = None,
     ) -> tuple[Process, int]:
         """Start a master for backends at `ports` with more `text` in its configuration; return it and its port."""
         port = port or free_port()
@@ -111,7 +112,7 @@ class Stage:
             text = "[master]\n" + text
         text = text.replace("[master]", f'[master]\nlisten = "127.0.0.1:{port}"', 1)
         config.write_text(text + "\n" + "".join(entries))
-        process = self.start("master", "--config", str(config), *options, prefix=prefix)
+        process = self.start("master", "--config", str(config), *options, prefix=prefix, env=env)
         wait_for_port(port, process)
         return process, port
 
