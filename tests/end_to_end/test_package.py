@@ -5,10 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
+import tomllib
+import urllib.request
 import venv
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.end_to_end.conftest import free_port
 
 PROJECT = Path(__file__).parents[2]
 
@@ -46,7 +52,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_command_runs_from_anywhere_and_knows_its_version(installed: Path, tmp_path: Path) -> None:
-    assert run(installed / "lambdamu", "--version", folder=tmp_path).startswith("lambdamu, version 0.")
+    version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
+    assert run(installed / "lambdamu", "--version", folder=tmp_path) == f"lambdamu, version {version}\n"
     config = tmp_path / "pool.toml"
     config.write_text('[[backend]]\nhost = "127.0.0.1"\nport = 9001\n')
     assert "1 backend" in run(installed / "lambdamu", "check", config, folder=tmp_path)
@@ -63,6 +70,39 @@ def test_the_package_brings_its_types_and_all_its_rooms(installed: Path, tmp_pat
     )
     where = run(installed / "python", "-c", script, folder=tmp_path)
     assert str(installed.parent) in where
+
+
+def test_it_asks_for_the_distributions_that_it_imports_from(installed: Path, tmp_path: Path) -> None:
+    script = "import importlib.metadata as m; print(*m.requires('lambdamu'), sep='\\n')"
+    required = run(installed / "python", "-c", script, folder=tmp_path).splitlines()
+    # msgpack-python, an older distribution of the same module, has no such options.
+    assert [line for line in required if line.startswith("msgpack")] == ["msgpack>=1.0.5"]
+
+
+def test_the_status_page_is_there_as_installed(installed: Path, tmp_path: Path) -> None:
+    http = free_port()
+    variables = {
+        "LAMBDAMU_MASTER__LISTEN": f"127.0.0.1:{free_port()}",
+        "LAMBDAMU_HTTP__LISTEN": f"127.0.0.1:{http}",
+        "LAMBDAMU_BACKEND__0__HOST": "127.0.0.1",
+        "LAMBDAMU_BACKEND__0__PORT": "9001",
+    }
+    environment = {**os.environ, **variables}
+    with (tmp_path / "log").open("wb") as log:
+        master = subprocess.Popen([installed / "lambdamu", "master"], cwd=tmp_path, env=environment, stderr=log)
+    try:
+        end = time.monotonic() + 20
+        health: dict[str, Any] = {"env": environment, "stderr": subprocess.DEVNULL, "check": False}
+        while subprocess.run([installed / "lambdamu-health"], **health).returncode:
+            assert master.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        for name in ("", "page.js", "page.css"):
+            with urllib.request.urlopen(f"http://127.0.0.1:{http}/{name}", timeout=10) as answer:
+                assert (answer.status, len(answer.read()) > 0) == (200, True)
+    finally:
+        master.terminate()
+        assert master.wait(20) == 0
 
 
 def test_the_demonstration_runs_as_installed(installed: Path, tmp_path: Path) -> None:
