@@ -1,7 +1,8 @@
 """`lambdamu-health [URL]`: whether the master of this machine answers. Exit codes: 0 it does, 1 it does not.
 
 For health checks that start a process each time. It imports next to nothing, so it takes 35 ms of a processor where
-`lambdamu status` takes 600. It names 127.0.0.1: where `localhost` is ::1 first, a master that listens on IPv4 would be sick for ever.
+`lambdamu status` takes 600. It names 127.0.0.1: where `localhost` is ::1 first, a master that listens on IPv4 would be
+sick for ever.
 """
 
 from __future__ import annotations

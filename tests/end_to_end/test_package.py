@@ -9,8 +9,8 @@ import time
 import tomllib
 import urllib.request
 import venv
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -92,8 +92,8 @@ def test_the_status_page_is_there_as_installed(installed: Path, tmp_path: Path) 
         master = subprocess.Popen([installed / "lambdamu", "master"], cwd=tmp_path, env=environment, stderr=log)
     try:
         end = time.monotonic() + 20
-        health: dict[str, Any] = {"env": environment, "stderr": subprocess.DEVNULL, "check": False}
-        while subprocess.run([installed / "lambdamu-health"], **health).returncode:
+        health = partial(subprocess.run, [installed / "lambdamu-health"], env=environment, stderr=subprocess.DEVNULL)
+        while health(check=False).returncode:
             assert master.poll() is None, (tmp_path / "log").read_text()
             assert time.monotonic() < end
             time.sleep(0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -12,13 +13,15 @@ import pytest
 from lambdamu.address import Address
 from lambdamu.port import Network
 from master.config import BOUNDS, ORDERS, TABLES, BackendConfig, Config, Mode
-from master.config_file import ConfigError, parse
+from master.config_file import ConfigError, load, parse
 from master.core.choice import Panic, Policy
 from master.webhook_url import WebhookURL
 
 DOC = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
 COMPLETE, FAULTY = (text for kind, text in BLOCKS if kind == "toml")
+FAULTY_VARIABLES, FAULTS = (text for kind, text in BLOCKS if kind == "text")
+VARIABLES = dict(word.split("=", 1) for kind, text in BLOCKS if kind == "sh" for word in shlex.split(text))
 TYPES = {
     float: "number",
     float | None: "number",
@@ -126,10 +129,19 @@ def test_the_complete_file_is_right_holds_every_key_and_shows_the_defaults() -> 
 
 
 def test_the_faulty_file_gets_the_lines_that_stand_there() -> None:
-    (lines,) = (text for kind, text in BLOCKS if kind == "text")
     with pytest.raises(ConfigError) as caught:
         parse(FAULTY, "pool.toml")
-    assert f"{caught.value}\n" == lines
+    assert f"{caught.value}\n" == FAULTS
+
+
+def test_the_variables_that_stand_there_are_a_pool_and_the_faulty_ones_get_their_lines() -> None:
+    config = load(None, VARIABLES)
+    assert config.master.listen == Address("0.0.0.0", 7000)
+    assert len(config.limits.exempt) == len(config.backends[0].advertise) == 2
+    more = {"PROBE__TIMEOUT_S": "5", "PROBE__STALE_AFTER_S": "9", "BACKEND__1__HOST": "chat-2", "MASTER__LISTN": "a"}
+    with pytest.raises(ConfigError) as caught:
+        load(None, VARIABLES | {f"LAMBDAMU_{name}": value for name, value in more.items()})
+    assert f"{caught.value}\n" == FAULTY_VARIABLES
 
 
 @pytest.mark.parametrize(
