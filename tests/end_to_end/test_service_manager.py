@@ -147,7 +147,7 @@ def test_systemd_has_nothing_to_say_against_the_unit(unit: Path) -> None:
 
 @needs_analyze
 def test_the_unit_exposes_little(unit: Path) -> None:
-    done = analyze("security", "--offline=true", "--threshold=30", unit)
+    done = analyze("security", "--offline=true", "--threshold=20", unit)
     assert done.returncode == 0, done.stdout
     assert "exposure level" in done.stdout
 
