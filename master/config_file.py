@@ -11,7 +11,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import stat
 import tomllib
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -24,14 +23,12 @@ from lambdamu.errors import LambdaMuError
 from master.config import ORDERS, TABLES, BackendConfig, Config
 from master.config_environment import Environment, lay_over, name_culprits
 from master.config_notes import warn
+from master.config_text import read_text
 from master.config_values import read_value, show
 from master.tokens import TokensError, load_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-
-MAX_FILE_BYTES: Final = 4 * 2**20
-"""A pool of ten thousand backends takes about half of it."""
 
 _NO_VARIABLES: Final[Environment] = MappingProxyType({})
 _BACKEND: Final = "backend"
@@ -71,7 +68,7 @@ def load(path: str | os.PathLike[str] | None, environment: Environment = _NO_VAR
     """
     source = os.fspath(path) if path is not None else "environment"
     try:
-        text = _decode(_read(source)) if path is not None else ""
+        text = read_text(source) if path is not None else ""
     except OSError as exc:
         raise ConfigError([Fault(source, "", "", f"cannot be read: {exc.strerror}")]) from exc
     except ValueError as exc:
@@ -134,34 +131,6 @@ def _build(raw: Mapping[str, Any], source: str, unfit: list[Fault]) -> Config:
         **{name: table.build() for name, table in single.items()}, backends=tuple(table.build() for table in backends)
     )
     return attrs.evolve(config, warnings=tuple(warn(config)))
-
-
-def _read(path: str) -> bytes:
-    if "\0" in path:
-        raise ValueError("is no file name")
-    # Without O_NONBLOCK, a FIFO that nobody writes to would hold the program for ever.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            raise ValueError("is a directory" if stat.S_ISDIR(mode) else "is not a regular file")
-        with open(descriptor, "rb", closefd=False) as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    finally:
-        os.close(descriptor)
-    if len(data) > MAX_FILE_BYTES:
-        raise ValueError(f"is larger than {MAX_FILE_BYTES // 2**20} MiB")
-    return data
-
-
-def _decode(data: bytes) -> str:
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data:
-        raise ValueError("is not UTF-8 but UTF-16, or no text at all: save it as UTF-8")
-    try:
-        return data.decode()
-    except UnicodeDecodeError as exc:
-        line = data.count(b"\n", 0, exc.start) + 1
-        raise ValueError(f"is not UTF-8: line {line} holds the byte {data[exc.start]:02x}: save it as UTF-8") from None
 
 
 def _parse_toml(text: str, source: str) -> dict[str, Any]:

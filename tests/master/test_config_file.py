@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from lambdamu.errors import LambdaMuError
 from master.config import BackendConfig, Config
-from master.config_file import MAX_FILE_BYTES, ConfigError, Fault, load, parse
+from master.config_file import ConfigError, Fault, load, parse
+from master.config_text import MAX_FILE_BYTES
 
 
 @pytest.mark.parametrize(
