@@ -45,7 +45,7 @@ def place_of(environment: Mapping[str, str]) -> str:
 def ask(place: str) -> str:
     """Return what is wrong with the answer of the master at `place`; "" when nothing is. Raise OSError."""
     match = _PLACE.fullmatch(place)
-    if match is None:
+    if match is None or int(match["port"]) > 65535:
         return f"is not the place of a master's [http], such as http://{_USUAL}"
     host = match["host"].strip("[]")
     with socket.create_connection((_ALL_ADDRESSES.get(host, host), int(match["port"])), _TIMEOUT_S) as master:

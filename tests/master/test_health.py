@@ -52,7 +52,7 @@ def test_only_200_is_healthy(parts: list[bytes], fault: str, place: str) -> None
 
 
 @pytest.mark.parametrize(
-    "place", ["", "7080", "http://", "https://127.0.0.1:7080", "::1:7080", "a:b", "127.0.0.1:70\u0663"]
+    "place", ["", "7080", "http://", "https://127.0.0.1:7080", "::1:7080", "a:b", "a:70000", "127.0.0.1:70\u0663"]
 )
 def test_what_is_no_place_is_said_in_one_line(place: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -62,9 +62,8 @@ def test_what_is_no_place_is_said_in_one_line(place: str, capsys: pytest.Capture
     assert "is not the place" in line
 
 
-@pytest.mark.parametrize("port", [1, 70000])
-def test_nobody_there_is_one_line(port: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nobody_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        main([f"127.0.0.1:{port}"])
+        main(["127.0.0.1:1"])
     assert caught.value.code == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
