@@ -92,7 +92,7 @@ def written(value: Any) -> str:
 
 
 KEYS = [(table, field.name) for table, cls in TABLES.items() for field in attrs.fields(cls)]
-EXAMPLES = {float | None: 5.0, int | None: 5, Address | None: Address("127.0.0.1", 1)}
+EXAMPLES = {str | None: "http://127.0.0.1/", float | None: 5.0, int | None: 5, Address | None: Address("127.0.0.1", 1)}
 BACKEND = {"host": "h", "port": 1, "name": "n"}
 
 
