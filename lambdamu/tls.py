@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
-from cryptography import x509
 
 from lambdamu.errors import LambdaMuError
 
@@ -20,7 +19,14 @@ _NAME: Final = "commonName"
 
 
 class TlsError(LambdaMuError):
-    """A file of the certificate, the key or the authorities is not right; str() is one line that names it."""
+    """A file of the certificate, the key or the authorities is not right; str() is one line that names it.
+
+    `which`: "certificate" or "client_ca".
+    """
+
+    def __init__(self, which: str, text: str) -> None:
+        super().__init__(text)
+        self.which = which
 
 
 @attrs.frozen
@@ -69,12 +75,14 @@ def make_context(policy: TlsPolicy) -> ssl.SSLContext:
     try:
         context.load_cert_chain(policy.certificate, policy.key, password=_no_passphrase)
     except (OSError, ValueError) as exc:
-        raise TlsError(f"{policy.certificate} and {policy.key} are no certificate and its key: {_why(exc)}") from exc
+        raise TlsError(
+            "certificate", f"{policy.certificate} and {policy.key} are no certificate and its key: {_why(exc)}"
+        ) from exc
     if policy.client_ca:
         try:
             context.load_verify_locations(policy.client_ca)
         except (OSError, ValueError) as exc:
-            raise TlsError(f"{policy.client_ca} has no certificates of authorities: {_why(exc)}") from exc
+            raise TlsError("client_ca", f"{policy.client_ca} has no certificates of authorities: {_why(exc)}") from exc
         context.verify_mode = ssl.CERT_REQUIRED if policy.client_certificates_required else ssl.CERT_OPTIONAL
     if policy.protocols:
         context.set_alpn_protocols(list(policy.protocols))
@@ -83,10 +91,12 @@ def make_context(policy: TlsPolicy) -> ssl.SSLContext:
 
 def expiry_of(certificate: str) -> float:
     """Return when the first certificate of a PEM file ends, Unix seconds. Raise TlsError."""
+    from cryptography import x509  # noqa: PLC0415 - takes 60 ms to import, and errors are imported by all
+
     try:
         found = x509.load_pem_x509_certificates(Path(certificate).read_bytes())[0]
     except (OSError, ValueError, IndexError) as exc:
-        raise TlsError(f"{certificate} has no certificate: {_why(exc)}") from exc
+        raise TlsError("certificate", f"{certificate} has no certificate: {_why(exc)}") from exc
     return found.not_valid_after_utc.timestamp()
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from lambdamu.address import MAX_PORT, Address
+from lambdamu.networks import Network
 from lambdamu.tcp_server import PortLimits
 from master.core.choice import ChoicePolicy
 from master.webhook_url import WebhookURL
@@ -50,6 +51,8 @@ class MasterPolicy:
     """The base of RetryAfter, which is jittered by up to a half either way."""
     reload_on_change: bool = False
     """Whether the file is read again, without a signal, when it has become another one."""
+    trusted_proxies: tuple[Network, ...] = ()
+    """Balancers in front of the clients' ports: each has to say whose connection it is, by the PROXY protocol."""
 
 
 @attrs.frozen
@@ -159,6 +162,39 @@ class AccessPolicy:
 
 
 @attrs.frozen
+class TlsConfig:
+    """TLS for clients. Files are looked for from the folder of the configuration file."""
+
+    listen: Address | None = None
+    """Where clients ask under TLS, beside `listen` of `[master]`."""
+    certificate: str = ""
+    """PEM: the certificate, and those of the authorities between it and a root."""
+    key: str = ""
+    """PEM: its key, without a passphrase."""
+    client_ca: str = ""
+    """PEM: the authorities that vouch for clients. Empty: clients are asked for no certificate."""
+    require_client_certificate: bool = False
+    """Whether who has none is not even let in."""
+    handshakes: int = 1000
+    """Begun at once, at most; one more is closed."""
+
+
+@attrs.frozen
+class GatewayConfig:
+    """The same question by HTTP and JSON. Without `listen` there is no gateway."""
+
+    listen: Address | None = None
+    tls: bool = False
+    """Whether it speaks HTTPS, with the certificate of `[tls]`."""
+    origins: tuple[str, ...] = ()
+    """The pages that may ask from a browser, such as https://game.example; "*": all."""
+    trusted_proxies: tuple[Network, ...] = ()
+    """Balancers in front: what they say of the client, in Forwarded or X-Forwarded-For, is believed."""
+    connections: int = 10000
+    """Open at once; one more is told so and closed."""
+
+
+@attrs.frozen
 class BackendConfig:
     """One member of the pool. The file may leave `name` out; it is `host:port` then, or `[v6]:port`."""
 
@@ -192,6 +228,8 @@ class Config:
     http: HttpPolicy = HttpPolicy()
     alerts: AlertsPolicy = AlertsPolicy()
     access: AccessPolicy = AccessPolicy()
+    tls: TlsConfig = TlsConfig()
+    gateway: GatewayConfig = GatewayConfig()
     backends: tuple[BackendConfig, ...] = ()
     warnings: tuple[str, ...] = ()
     as_written: Mapping[tuple[str, str], Any] = attrs.field(factory=dict, hash=False)
@@ -219,6 +257,8 @@ TABLES: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "http": HttpPolicy,
         "alerts": AlertsPolicy,
         "access": AccessPolicy,
+        "tls": TlsConfig,
+        "gateway": GatewayConfig,
         "backend": BackendConfig,
     }
 )
@@ -313,6 +353,14 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "tokens_file": Bounds(0, 4096),
             "revoked_file": Bounds(0, 4096),
         },
+        TlsConfig: {
+            "listen": Bounds(0, MAX_PORT),
+            "certificate": Bounds(0, 4096),
+            "key": Bounds(0, 4096),
+            "client_ca": Bounds(0, 4096),
+            "handshakes": Bounds(1, 100_000),
+        },
+        GatewayConfig: {"listen": Bounds(0, MAX_PORT), "connections": Bounds(1, 1_000_000)},
         BackendConfig: {
             "name": Bounds(1, 128),
             "port": Bounds(1, MAX_PORT),

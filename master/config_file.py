@@ -133,6 +133,7 @@ def _build(raw: Mapping[str, Any], source: str, unfit: list[Fault]) -> Config:
     faults += _find_open_door(single["http"])
     faults += _find_two_mails(single["probe"])
     faults += _find_idle_revocation(single["access"])
+    faults += _find_tls_faults(**{name: single[name] for name in ("tls", "gateway", "access")})
     faults += _find_shared_places(backends)
     faults += _find_shared_names(backends)
     faults += _find_unknown_tables(raw, source)
@@ -253,6 +254,24 @@ def _find_idle_revocation(access: _Table) -> Iterator[Fault]:
         yield Fault(
             access.file, access.entry, "revoked_file", "has nothing to revoke without keys_file or client_certificates"
         )
+
+
+def _find_tls_faults(tls: _Table, gateway: _Table, access: _Table) -> Iterator[Fault]:
+    """Yield what is missing for the TLS that is wanted, and what is there for none."""
+    wanted = [f"{table.entry} {key}" for table, key in ((tls, "listen"), (gateway, "tls")) if table.values.get(key)]
+    for key in ("certificate", "key"):
+        if wanted and not tls.values.get(key, "unknown"):
+            yield Fault(tls.file, tls.entry, key, f"is missing, and {wanted[0]} needs it")
+    if gateway.values.get("tls") and not gateway.values.get("listen", "unknown"):
+        yield Fault(gateway.file, gateway.entry, "listen", "is missing, and tls needs it")
+    if not tls.values.get("client_ca", "unknown"):
+        needy = ((access, "client_certificates"), (tls, "require_client_certificate"))
+        for table, key in needy:
+            if table.values.get(key):
+                text = f"is missing, and {table.entry} {key} needs it"
+                yield Fault(tls.file, tls.entry, "client_ca", text)
+    if access.values.get("client_certificates") and not wanted:
+        yield Fault(access.file, access.entry, "client_certificates", "needs [tls] listen, or [gateway] tls")
 
 
 def _find_shared_places(backends: Iterable[_Table]) -> Iterator[Fault]:

@@ -19,6 +19,7 @@ def describe(config: Config) -> list[str]:
     """Return lines that say what the pool is and how fast it notices a death, for people."""
     return [
         f"listens on {config.master.listen}",
+        *_describe_other_ports(config),
         *_describe_doors(config),
         *_describe_http(config.http),
         *_describe_alerts(config.alerts),
@@ -34,6 +35,17 @@ def warn(config: Config) -> Iterator[str]:
     yield from _warn_of_times(config)
     yield from _warn_of_choice(config)
     yield from _warn_of_addresses(config)
+
+
+def _describe_other_ports(config: Config) -> Iterator[str]:
+    tls, gateway = config.tls, config.gateway
+    if tls.listen is not None:
+        yield f"listens on {tls.listen} under TLS"
+    if gateway.listen is not None:
+        yield f"gateway: {'https' if gateway.tls else 'http'}://{gateway.listen}/v1/server"
+    if config.master.trusted_proxies:
+        networks = ", ".join(map(str, config.master.trusted_proxies))
+        yield f"who connects from {networks} has to say for whom, by the PROXY protocol, version 2"
 
 
 def _describe_doors(config: Config) -> Iterator[str]:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from lambdamu.address import printable
 from lambdamu.line_file import LineFileError, read_line_file
 from master.access import CREDENTIAL_FILES, read_credentials, warn_of_open
-from master.config import MOST_MAIL_BYTES, AccessPolicy, Config
+from master.config import MOST_MAIL_BYTES, AccessPolicy, Config, TlsConfig
+
+if TYPE_CHECKING:
+    from lambdamu.tls import TlsDoor
+
+TLS_FILES: Final = ("certificate", "key", "client_ca")
 
 _MOST_BYTES: Final = 4096
 
@@ -42,13 +48,45 @@ def find_files(config: Config, folder: str) -> tuple[Config, list[FileFault]]:
             warnings += warning
         except LineFileError as exc:
             faults.append(FileFault("[probe]", "user_mail_file", str(exc)))
+    tls = config.tls
+    for key in TLS_FILES:
+        tls = attrs.evolve(tls, **{key: _path(folder, getattr(tls, key))})  # type: ignore[arg-type]
+    faults += _find_tls_faults(tls)
     found = attrs.evolve(
         config,
+        tls=tls,
         access=attrs.evolve(access, **paths),  # type: ignore[arg-type]
         probe=probe,
         warnings=tuple(warnings),
     )
     return found, faults
+
+
+def _find_tls_faults(tls: TlsConfig) -> Iterator[FileFault]:
+    if not (tls.certificate and tls.key):
+        return
+    from lambdamu.tls import TlsError  # noqa: PLC0415 - takes 60 ms to import, and not all need it
+
+    try:
+        make_tls_door(tls)
+    except TlsError as exc:
+        yield FileFault("[tls]", exc.which, str(exc))
+
+
+def make_tls_door(tls: TlsConfig, protocols: Sequence[str] = ()) -> TlsDoor:
+    """Return what handshakes are made by, from the files as they are now. Raise TlsError when one is not right."""
+    from lambdamu.tls import TlsDoor, TlsPolicy  # noqa: PLC0415
+
+    return TlsDoor(
+        TlsPolicy(
+            certificate=tls.certificate,
+            key=tls.key,
+            client_ca=tls.client_ca,
+            client_certificates_required=tls.require_client_certificate,
+            handshakes=tls.handshakes,
+            protocols=tuple(protocols),
+        )
+    )
 
 
 def _path(folder: str, path: str) -> str:

@@ -26,6 +26,14 @@ def by(name: str, text: str, label: str, values: Mapping[Any, float]) -> Metric:
     return family
 
 
+def gauge_of(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    """Return a gauge with few series: a word for each."""
+    family = GaugeMetricFamily(f"lambdamu_{name}", text, labels=[label])
+    for word, value in values.items():
+        family.add_metric([word], value)
+    return family
+
+
 def by_backend(name: str, text: str, values: Mapping[str, float]) -> Iterator[Metric]:
     """Yield a counter with a series for each backend."""
     return counters(name, text, ("backend",), [((backend,), value) for backend, value in values.items()])

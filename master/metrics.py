@@ -28,7 +28,7 @@ from master.core.ejection import Verdict
 from master.core.pool import Pool, Spare
 from master.histogram import Histogram
 from master.loop_lag import LoopLag
-from master.metric_families import Series, by, by_backend, counters, gauges, total
+from master.metric_families import Series, by, by_backend, counters, gauge_of, gauges, total
 from master.pool_metrics import collect_pool
 from master.probe_times import ProbeTimes
 
@@ -71,8 +71,12 @@ class Metrics(Collector):
         self.ejections = dict.fromkeys(self.probes, 0)
         self.lag = LoopLag()
         self.answer_s = Histogram(_ANSWER_BOUNDS_S)
-        self.bounds: dict[str, Callable[[], float]] = {"connections": lambda: self.open / self.connections_limit}
+        self.bounds: dict[str, Callable[[], float]] = {}
         """How much of each bound is used, from 0 to 1."""
+        self.entrances: dict[str, Callable[[], int]] = {}
+        """Connections open now, by where they came in."""
+        self.certificates: dict[str, Callable[[], float]] = {}
+        """When the certificate ends, Unix seconds, by where it is shown."""
         self._pool: Pool | None = None
         self._spare = Spare(None, 0, 0)
         self._spare_due = -math.inf
@@ -136,6 +140,11 @@ class Metrics(Collector):
         yield by("accusations", "Backends that clients could not use.", "verdict", self.accusations)
         yield GaugeMetricFamily("lambdamu_connections", "Connections open now.", self.open)
         yield GaugeMetricFamily("lambdamu_connections_limit", "Connections that may be open.", self.connections_limit)
+        opened = {entrance: float(count()) for entrance, count in self.entrances.items()}
+        yield gauge_of("entrance_connections", "Connections open now, by where they came in.", "entrance", opened)
+        if self.certificates:
+            ends = {entrance: end() for entrance, end in self.certificates.items()}
+            yield gauge_of("certificate_expiry_timestamp_seconds", "When the certificate ends.", "entrance", ends)
         yield by("connections_ended", "Connections ended.", "how", self.endings)
         yield by("protocol_errors", "Peers cut off.", "code", self.broken)
         yield by("connections_refused", "Connections turned away, and times none could be let in.", "why", self.refused)

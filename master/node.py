@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-import socket
-from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import attrs
@@ -21,7 +20,6 @@ from lambdamu.machine import LMList, LogicalMachine
 from lambdamu.poller import make_poller
 from lambdamu.resolver import Resolver
 from lambdamu.tcp_link import TCPLink
-from lambdamu.tcp_server import TCPServer
 from lambdamu.timer import Timer
 from master.access import Credentials, read_credentials
 from master.answer_log import AnswerLog
@@ -29,6 +27,7 @@ from master.config import BackendConfig, Config, MasterPolicy
 from master.core.pool import Admin, Spare, State
 from master.core.spare import Taker, find_spare, weigh
 from master.doors import make_doors
+from master.entrances import Entrance, Entrances, Sockets
 from master.event_log import EventLog
 from master.log import Throttle
 from master.metrics import Metrics
@@ -74,7 +73,8 @@ class Node(LogicalMachine):
         self._watch_doors()
         self.master = Master(self.pool, _answers(config.master), rng, observer, self.answers, self.doors)
         self.add(self.master)
-        self.server = TCPServer(self, config.limits, observer=observer)
+        self.entrances = Entrances(config, self, self.master, observer)
+        self._watch_entrances()
         self.servers: LMList[Monitor, tuple[float, BackendConfig]] = LMList(self._make_monitor)
         self.observer = observer
         self._resolver = Resolver()
@@ -91,15 +91,15 @@ class Node(LogicalMachine):
         self._nursery: trio.Nursery | None = None
         """Where the servers run, while they do."""
         self.finished = trio.Event()
-        """Set when the port has given its last answer."""
+        """Set when the ports have given their last answers."""
 
     async def run(
         self,
-        listeners: Sequence[socket.socket],
+        sockets: Sockets,
         *,
-        task_status: trio.TaskStatus[list[Address]] = trio.TASK_STATUS_IGNORED,
+        task_status: trio.TaskStatus[dict[Entrance, list[Address]]] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """DoPrepare of the servers, DoStart of the master, the timer, then the port."""
+        """DoPrepare of the servers, DoStart of the master, the timer, then the ports."""
         # Each has its own part of the interval, so that the first round is as even as all others.
         backends = self.config.backends
         self.servers.do_prepare([((i + self._rng.random()) / len(backends), each) for i, each in enumerate(backends)])
@@ -111,15 +111,14 @@ class Node(LogicalMachine):
             nursery.start_soon(self._tell_news)
             nursery.start_soon(self._watch_room)
             async with trio.open_nursery() as port:
-                addresses = await port.start(self.server.serve, listeners)
-                task_status.started(addresses)
+                task_status.started(await port.start(self.entrances.serve, sockets))
             self._nursery = None
             nursery.cancel_scope.cancel()
         self.finished.set()
 
     def stop(self) -> None:
         """Let nobody in any more; `run` returns when what was asked is answered."""
-        self.server.stop()
+        self.entrances.stop()
 
     def set_admin(self, name: str, admin: Admin) -> State:
         """Have a backend stand as its operator wants, and return its state. Raise KeyError on an unknown name."""
@@ -171,6 +170,17 @@ class Node(LogicalMachine):
         """Judge by them from the next ask on."""
         if self.doors is not None and self.doors.access is not None and credentials is not None:
             self.doors.access.credentials = credentials
+
+    def _watch_entrances(self) -> None:
+        """Show how many are in at each entrance, and how much of its bounds is used."""
+        metrics, entrances = self.metrics, self.entrances
+        for entrance in entrances.ports:
+            name = "connections" if entrance is Entrance.CLIENTS else f"{entrance}_connections"
+            metrics.bounds[name] = partial(entrances.used, entrance)
+            metrics.entrances[entrance] = partial(entrances.connections_at, entrance)
+        for entrance in entrances.tls:
+            metrics.bounds[f"{entrance}_handshakes"] = partial(entrances.shaking, entrance)
+            metrics.certificates[entrance] = partial(entrances.expiry, entrance)
 
     def _watch_doors(self) -> None:
         """Show how much of the bounds of the doors is used."""

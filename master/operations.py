@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 import attrs
 import structlog
 import trio
 
 from lambdamu.line_file import LineFileError
+from lambdamu.tls import TlsDoor, TlsError
 from master.access import Credentials
 from master.config import Config
 from master.config_environment import Environment
 from master.config_file import ConfigError, Fault, load
 from master.core.pool import Admin, State, Wish
+from master.entrances import Entrance
 from master.file_watch import FileWatch, stamp_of
 from master.keeper import Keeper, describe
 from master.node import Node
@@ -41,6 +43,15 @@ class Reloaded:
     who: str
     faults: tuple[str, ...] = ()
     difference: Difference | None = None
+
+
+class _Read(NamedTuple):
+    """What the files hold that a reload reads."""
+
+    config: Config
+    tokens: Tokens | None
+    credentials: Credentials | None
+    certificates: Mapping[Entrance, TlsDoor]
 
 
 class Operations:
@@ -91,22 +102,23 @@ class Operations:
             self._watch.take(await trio.to_thread.run_sync(stamp_of, self._path, abandon_on_cancel=True))
             try:
                 # In a thread: ten thousand backends take a second to read.
-                config, tokens, credentials = await trio.to_thread.run_sync(self._read, abandon_on_cancel=True)
+                read = await trio.to_thread.run_sync(self._read, abandon_on_cancel=True)
             except ConfigError as exc:
                 self.last = Reloaded(self._wall(), who, faults=tuple(map(str, exc.faults)))
-            except (TokensError, LineFileError) as exc:
+            except (TokensError, LineFileError, TlsError) as exc:
                 self.last = Reloaded(self._wall(), who, faults=(str(exc),))
             else:
-                self.last = Reloaded(self._wall(), who, difference=self._node.reload(self._fit(config)))
-                self._tokens_file.at_work = tokens
-                self._node.adopt_credentials(credentials)
-                for warning in config.warnings:
+                self.last = Reloaded(self._wall(), who, difference=self._node.reload(self._fit(read.config)))
+                self._tokens_file.at_work = read.tokens
+                self._node.adopt_credentials(read.credentials)
+                self._node.entrances.adopt_certificates(read.certificates)
+                for warning in read.config.warnings:
                     self._log.warning("config", message=warning)
             self._tell(self.last)
             return self.last
 
-    def _read(self) -> tuple[Config, Tokens | None, Credentials | None]:
-        """Return all that a reload goes over to. Files of tokens and keys are those at work: others need a restart.
+    def _read(self) -> _Read:
+        """Return all that a reload goes over to. The files that it names are those at work: others need a restart.
 
         A file that is being written is empty for a moment, and an empty file is a right one: a pool is not emptied so.
         """
@@ -114,7 +126,8 @@ class Operations:
         if not config.backends and self._node.config.backends:
             text = "names no backend any more: to take out all of them, drain them or stop the master"
             raise ConfigError([Fault(self._path or "the environment", "[[backend]]", "", text)])
-        return config, self._tokens_file.read(), self._node.read_credentials()
+        certificates = self._node.entrances.read_certificates()
+        return _Read(config, self._tokens_file.read(), self._node.read_credentials(), certificates)
 
     async def watch(self) -> None:
         """Reload when the file is another one, as long as the configuration says so; until cancelled."""

@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from lambdamu.line_file import LineFileError
-from lambdamu.tcp_server import open_listeners
+from lambdamu.tls import TlsError
 from master.alerts.alerter import Alerter
 from master.alerts.body import About
 from master.alerts.outbox import Outbox
@@ -26,6 +26,7 @@ from master.alerts.webhook import Webhook
 from master.ask_samples import SampledAnswers
 from master.config import Config
 from master.config_environment import variables
+from master.entrances import Entrance, EntranceError, Sockets, open_sockets
 from master.keeper import Keeper
 from master.log import Sink
 from master.node import Node
@@ -66,55 +67,81 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str | None) 
     if beating:
         log.info("environment", beats_file=beating[:_SHOWN_VARIABLES], left_out=len(beating[_SHOWN_VARIABLES:]))
     try:
-        listeners = open_listeners(config.master.listen)
-    except OSError as exc:
-        log.error("cannot_listen", address=str(config.master.listen), error=exc.strerror or str(exc))
-        return 1
+        house = _build(config, log, sink, path, manager)
+    except EntranceError as exc:
+        log.error("cannot_listen", address=exc.place, error=exc.why)
+    except LineFileError as exc:
+        log.error("no_access_files", error=str(exc))
+    except TlsError as exc:
+        log.error("no_certificate", error=str(exc))
+    except TokensError as exc:
+        log.error("no_tokens", error=str(exc))
+    else:
+        return await house.run()
+    return 1
+
+
+def _build(config: Config, log: Logger, sink: Sink, path: str | None, manager: ServiceManager) -> _House:
+    """Return all that runs, with its sockets open. Raise EntranceError, LineFileError, TlsError or TokensError."""
+    sockets = open_sockets(config)
     fit = partial(fit_descriptors, log=log, held=len(os.listdir("/dev/fd")))
     config = fit(config)
     answers = SampledAnswers(log) if log.is_enabled_for(logging.DEBUG) else None
-    try:
-        node = Node(config, rng=random.Random(), log=log, answers=answers)
-    except LineFileError as exc:
-        log.error("no_access_files", error=str(exc))
-        return 1
+    node = Node(config, rng=random.Random(), log=log, answers=answers)
     node.metrics.watch_log(lambda: sink.dropped)
     keeper = Keeper(open_store(config.state.file), node, log)
-    try:
-        tokens_file = TokensFile(config.http.tokens_file if config.http.listen is not None else "")
-        operations = Operations(node, keeper, log, path, environment=os.environ, tokens_file=tokens_file, fit=fit)
-        web = _open_web(node, operations, tokens_file, config, log)
-    except OSError as exc:
-        log.error("cannot_listen", address=str(config.http.listen), error=exc.strerror or str(exc))
-        return 1
-    except TokensError as exc:
-        log.error("no_tokens", error=str(exc))
-        return 1
-    alerter = _make_alerter(node, log)
+    tokens_file = TokensFile(config.http.tokens_file if config.http.listen is not None else "")
+    operations = Operations(node, keeper, log, path, environment=os.environ, tokens_file=tokens_file, fit=fit)
+    web = _open_web(node, operations, tokens_file, config, log)
     process = _Process(node, operations, log, manager, web[0] if web is not None else None)
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-        await keeper.restore()
-        async with trio.open_nursery() as nursery:
-            addresses = await nursery.start(node.run, listeners)
-            for address in addresses:
-                log.info("listening", address=str(address), backends=len(config.backends))
-            if web is not None:
-                for address in await nursery.start(web[0].run, web[1]):
-                    log.info("http", address=str(address))
-            nursery.start_soon(process.obey, signals, nursery)
-            nursery.start_soon(keeper.run)
-            nursery.start_soon(alerter.run)
-            nursery.start_soon(process.operations.watch)
-            nursery.start_soon(manager.watch)
-            manager.ready(process.status())
-            nursery.start_soon(_spare_the_collector, config.probe.interval_s + config.probe.timeout_s)
-            await process.finished(nursery)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(keeper.finish)
-            nursery.start_soon(alerter.finish, min(_ALERTS_S, _EXIT_SHARE * config.master.grace_s))
-    manager.close()
-    log.info("stopped")
-    return process.exit_code
+    return _House(config, sockets, web, keeper, _make_alerter(node, log), process)
+
+
+@attrs.frozen
+class _House:
+    """All that runs in the process. `web`: the operators' side and its sockets."""
+
+    config: Config
+    sockets: Sockets
+    web: tuple[Web, list[socket.socket]] | None
+    keeper: Keeper
+    alerter: Alerter
+    process: _Process
+
+    async def run(self) -> int:
+        """Run until a signal says stop; return the exit code."""
+        process, log = self.process, self.process.log
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            await self.keeper.restore()
+            async with trio.open_nursery() as nursery:
+                await self._open(nursery)
+                nursery.start_soon(process.obey, signals, nursery)
+                nursery.start_soon(self.keeper.run)
+                nursery.start_soon(self.alerter.run)
+                nursery.start_soon(process.operations.watch)
+                nursery.start_soon(process.manager.watch)
+                process.manager.ready(process.status())
+                nursery.start_soon(_spare_the_collector, self.config.probe.interval_s + self.config.probe.timeout_s)
+                await process.finished(nursery)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.keeper.finish)
+                nursery.start_soon(self.alerter.finish, min(_ALERTS_S, _EXIT_SHARE * self.config.master.grace_s))
+        process.manager.close()
+        log.info("stopped")
+        return process.exit_code
+
+    async def _open(self, nursery: trio.Nursery) -> None:
+        log = self.process.log
+        addresses = await nursery.start(self.process.node.run, self.sockets)
+        for entrance, places in addresses.items():
+            for address in places:
+                if entrance is Entrance.CLIENTS:
+                    log.info("listening", address=str(address), backends=len(self.config.backends))
+                else:
+                    log.info("listening_too", address=str(address), entrance=entrance.value)
+        if self.web is not None:
+            for address in await nursery.start(self.web[0].run, self.web[1]):
+                log.info("http", address=str(address))
 
 
 def _make_alerter(node: Node, log: Logger) -> Alerter:
@@ -147,7 +174,10 @@ def _open_web(
     from master.web.server import open_http_listeners  # noqa: PLC0415
 
     web = Web(node, config.http, log, OperationsControls(node, operations), tokens_file=tokens_file)
-    return web, open_http_listeners(config.http.listen)
+    try:
+        return web, open_http_listeners(config.http.listen)
+    except OSError as exc:
+        raise EntranceError(str(config.http.listen), exc.strerror or str(exc)) from exc
 
 
 async def _spare_the_collector(after_s: float) -> None:
@@ -211,7 +241,7 @@ class _Process:
             self.web.stop()
         self.node.stop()
         await trio.sleep(self.node.config.master.grace_s * (1 - _EXIT_SHARE))
-        self.log.warning("grace_over", connections=self.node.server.connections, message="closed all the same")
+        self.log.warning("grace_over", connections=self.node.entrances.connections, message="closed all the same")
         nursery.cancel_scope.cancel()
 
 
@@ -223,14 +253,17 @@ def fit_descriptors(config: Config, log: Logger, held: int) -> Config:
     others = held + 2 * len(config.backends) + _SPARE_DESCRIPTORS
     if config.http.listen is not None:
         others += config.http.connections
+    if config.gateway.listen is not None:
+        others += config.gateway.connections
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = config.limits.connections + others
+    doors = 2 if config.tls.listen is not None else 1  # each of the two has so many connections
+    wanted = doors * config.limits.connections + others
     if soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft >= wanted:
         return config
-    fitting = max(1, soft - others)
+    fitting = max(1, (soft - others) // doors)
     log.warning(
         "few_descriptors", limit=soft, connections=fitting, message=f"raise the limit on open files to {wanted}"
     )

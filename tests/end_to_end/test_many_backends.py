@@ -18,6 +18,7 @@ from lambdamu.address import Address
 from lambdamu.tcp_server import open_listeners
 from master.config import BackendConfig, Config, MasterPolicy, Mode, ProbePolicy
 from master.core.pool import State
+from master.entrances import Entrance
 from master.log import Sink, make_logger
 from master.node import Node
 
@@ -44,7 +45,7 @@ async def test_every_report_is_fresh_and_a_core_is_left_over(mode: Mode, ports: 
     config = Config(MasterPolicy(listen=Address("127.0.0.1", 0)), probe=ProbePolicy(mode=mode), backends=backends)
     node = Node(config, rng=random.Random(1), log=make_logger(Sink(None), json=True))
     async with trio.open_nursery() as nursery:
-        await nursery.start(node.run, open_listeners(config.master.listen))
+        await nursery.start(node.run, {Entrance.CLIENTS: open_listeners(config.master.listen)})
         await trio.sleep(2.5)
         began, used = time.monotonic(), time.process_time()
         oldest = 0.0

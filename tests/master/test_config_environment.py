@@ -14,6 +14,7 @@ from lambdamu.address import Address
 from master.config import TABLES, BackendConfig
 from master.config_environment import variables
 from master.config_file import ConfigError, load, parse
+from master.webhook_url import WebhookURL
 
 FILE = """
 [probe]
@@ -92,7 +93,12 @@ def written(value: Any) -> str:
 
 
 KEYS = [(table, field.name) for table, cls in TABLES.items() for field in attrs.fields(cls)]
-EXAMPLES = {str | None: "http://127.0.0.1/", float | None: 5.0, int | None: 5, Address | None: Address("127.0.0.1", 1)}
+EXAMPLES = {
+    WebhookURL | None: WebhookURL.parse("http://127.0.0.1/..."),
+    float | None: 5.0,
+    int | None: 5,
+    Address | None: Address("127.0.0.1", 1),
+}
 BACKEND = {"host": "h", "port": 1, "name": "n"}
 
 

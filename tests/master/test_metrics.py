@@ -24,6 +24,7 @@ from lambdamu.tcp_server import PortLimits, open_listeners
 from master.config import BackendConfig, Config, MasterPolicy, ProbePolicy
 from master.core.admin import Admin, Wish
 from master.core.ejection import Verdict
+from master.entrances import Entrance
 from master.metrics import Metrics
 from master.node import Node
 from master.observer import Observer
@@ -69,7 +70,7 @@ async def test_each_backend_has_its_series_from_the_start_on_however_it_is(nobod
     node = make_node(*(BackendConfig(name, place.host, place.port) for name, place in places.items()))
     node.pool.set_admin(trio.current_time(), "drained", Admin(Wish.DRAIN, "ann", "a new disk"))
     async with trio.open_nursery() as nursery:
-        await nursery.start(node.run, open_listeners(LOCAL))
+        await nursery.start(node.run, {Entrance.CLIENTS: open_listeners(LOCAL)})
         for name in places:
             series = series_of(node.metrics.registry, name)
             assert {word: series[word] for word in FROM_THE_START} == dict.fromkeys(FROM_THE_START, 0)

@@ -22,6 +22,7 @@ from master.answer_log import PLAIN_EVERY_S
 from master.config import BackendConfig, Config, MasterPolicy, ProbePolicy
 from master.core.health import Said
 from master.core.pool import Ask, Assignment, State
+from master.entrances import Entrance
 from master.metrics import Metrics
 from master.node import Node
 from master.observer import Observer
@@ -43,7 +44,8 @@ async def running(*backends: FakeBackend, **config: Any) -> AsyncIterator[tuple[
     settings = Config(MasterPolicy(listen=LOCAL), probe=QUICK, backends=members, **config)
     node = Node(settings, rng=random.Random(1), log=capturing_log()[0])
     async with trio.open_nursery() as nursery:
-        (address,) = await nursery.start(node.run, open_listeners(LOCAL))
+        addresses = await nursery.start(node.run, {Entrance.CLIENTS: open_listeners(LOCAL)})
+        [address] = addresses[Entrance.CLIENTS]
         with trio.fail_after(10):
             while not all(member.state(trio.current_time()) is State.READY for member in node.pool):  # noqa: ASYNC110
                 await trio.sleep(0.01)

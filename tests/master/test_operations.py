@@ -21,6 +21,7 @@ from lambdamu.tcp_server import open_listeners
 from lambdamu.testing import FakeBackend, Script
 from master.config_file import load
 from master.core.pool import State, Wish
+from master.entrances import Entrance
 from master.keeper import Keeper
 from master.node import Node
 from master.operations import Operations
@@ -81,7 +82,8 @@ async def house(file: Path, *backends: FakeBackend, head: str = HEAD) -> AsyncIt
     write(file, *backends, head=head)
     house = House(file)
     async with trio.open_nursery() as nursery:
-        (house.address,) = await nursery.start(house.node.run, open_listeners(LOCAL))
+        addresses = await nursery.start(house.node.run, {Entrance.CLIENTS: open_listeners(LOCAL)})
+        [house.address] = addresses[Entrance.CLIENTS]
         await house.until_ready(*(f"b{i}" for i in range(len(backends))))
         yield house
         house.node.stop()

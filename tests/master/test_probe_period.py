@@ -15,6 +15,7 @@ from lambdamu.testing import FakeBackend, Script
 from master.config import Mode
 from master.config_file import load
 from master.core.admin import Admin, Wish
+from master.entrances import Entrance
 from master.store import open_store
 from master.web.operations_controls import OperationsControls
 from master.web.run import Web
@@ -61,7 +62,7 @@ async def probed(row: dict[str, str], file: Path, interval_s: float) -> None:
         write(file, backend, head=head, keys=f'load = {row["load"]}\nzone = "{row["zone"]}"\n')
         config = load(file)
         home = House(file, open_store(config.state.file))
-        await nursery.start(home.node.run, open_listeners(LOCAL))
+        await nursery.start(home.node.run, {Entrance.CLIENTS: open_listeners(LOCAL)})
         nursery.start_soon(home.keeper.run)
         nursery.start_soon(home.operations.watch)
         if config.http.listen is not None:
