@@ -11,13 +11,13 @@ import signal
 import socket
 from collections.abc import AsyncIterator
 from functools import partial
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
 
 from lambdamu.line_file import LineFileError
+from lambdamu.release import find_version
 from lambdamu.tls import TlsError
 from master.alerts.alerter import Alerter
 from master.alerts.body import About
@@ -155,7 +155,7 @@ def _make_alerter(node: Node, log: Logger) -> Alerter:
         lambda: node.config.alerts,
         outbox,
         Webhook(),
-        about=About(str(config.master.listen), version("lambdamu")),
+        about=About(str(config.master.listen), find_version()),
         pool=node.pool,
         events=node.events,
         log=log,
