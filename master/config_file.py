@@ -134,6 +134,7 @@ def _build(raw: Mapping[str, Any], source: str, unfit: list[Fault]) -> Config:
     faults += _find_two_mails(single["probe"])
     faults += _find_idle_revocation(single["access"])
     faults += _find_tls_faults(**{name: single[name] for name in ("tls", "gateway", "access")})
+    faults += _find_shared_listens([single[name] for name in ("master", "tls", "gateway", "http")])
     faults += _find_shared_places(backends)
     faults += _find_shared_names(backends)
     faults += _find_unknown_tables(raw, source)
@@ -272,6 +273,19 @@ def _find_tls_faults(tls: _Table, gateway: _Table, access: _Table) -> Iterator[F
                 yield Fault(tls.file, tls.entry, "client_ca", text)
     if access.values.get("client_certificates") and not wanted:
         yield Fault(access.file, access.entry, "client_certificates", "needs [tls] listen, or [gateway] tls")
+
+
+def _find_shared_listens(tables: Iterable[_Table]) -> Iterator[Fault]:
+    first: dict[tuple[str, int], _Table] = {}
+    for table in tables:
+        listen = table.values.get("listen")
+        if listen is None or listen.port == 0:
+            continue
+        here = [(place, listen.port) for place in places(listen.host)]
+        earlier = next((first[place] for place in here if place in first), None)
+        if earlier is not None:
+            yield Fault(table.file, table.entry, "listen", f"is the same place as that of {earlier.entry}")
+        first.update((place, table) for place in here if place not in first)
 
 
 def _find_shared_places(backends: Iterable[_Table]) -> Iterator[Fault]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from lambdamu.address import printable
+from lambdamu.errors import LambdaMuError
 from lambdamu.line_file import LineFileError, read_line_file
 from master.access import CREDENTIAL_FILES, read_credentials, warn_of_open
 from master.config import MOST_MAIL_BYTES, AccessPolicy, Config, TlsConfig
@@ -51,7 +53,10 @@ def find_files(config: Config, folder: str) -> tuple[Config, list[FileFault]]:
     tls = config.tls
     for key in TLS_FILES:
         tls = attrs.evolve(tls, **{key: _path(folder, getattr(tls, key))})  # type: ignore[arg-type]
-    faults += _find_tls_faults(tls)
+    try:
+        warnings += _look_at_tls(tls)
+    except LambdaMuError as exc:
+        faults.append(FileFault("[tls]", getattr(exc, "which", "key"), str(exc)))
     found = attrs.evolve(
         config,
         tls=tls,
@@ -62,15 +67,14 @@ def find_files(config: Config, folder: str) -> tuple[Config, list[FileFault]]:
     return found, faults
 
 
-def _find_tls_faults(tls: TlsConfig) -> Iterator[FileFault]:
+def _look_at_tls(tls: TlsConfig) -> Iterator[str]:
+    """Yield warnings. Raise TlsError when a file is not right."""
     if not (tls.certificate and tls.key):
         return
-    from lambdamu.tls import TlsError  # noqa: PLC0415 - takes 60 ms to import, and not all need it
-
-    try:
-        make_tls_door(tls)
-    except TlsError as exc:
-        yield FileFault("[tls]", exc.which, str(exc))
+    door = make_tls_door(tls)
+    if door.expires_at <= time.time():
+        yield f"{tls.certificate} has ended: clients refuse it"
+    yield from warn_of_open(read_line_file(tls.key))
 
 
 def make_tls_door(tls: TlsConfig, protocols: Sequence[str] = ()) -> TlsDoor:

@@ -150,11 +150,11 @@ def _of_messages(messages: Sequence[Message], more: Sequence[tuple[str, str]] = 
     [message] = messages
     if message.command == Command.ERROR:
         return _fault(HTTPStatus.BAD_REQUEST, message.data["Code"], message.data["Text"])
-    headers = [_JSON, _NOT_KEPT, *more]
+    headers = [_JSON, _NOT_KEPT]
     after = message.data["Data"].get("RetryAfter")
     if after is not None:
         headers.append(("Retry-After", str(math.ceil(after))))
-    return Response(_STATUSES[Result(message.data["Result"])], headers, _dumps(message.data))
+    return Response(_STATUSES[Result(message.data["Result"])], [*headers, *more], _dumps(message.data))
 
 
 def _fault(status: HTTPStatus, code: str, text: str) -> Response:
@@ -169,13 +169,17 @@ def _data(request: Request) -> Any:
     if not request.body:
         return None
     try:
-        data = json.loads(request.body, object_pairs_hook=_once, parse_constant=_no_number)
+        data = json.loads(request.body.decode("utf-8-sig"), object_pairs_hook=_once, parse_constant=_no_number)
     except BadJsonError:
         raise
-    except (ValueError, RecursionError) as exc:
-        raise BadJsonError(
-            f"the body is no JSON: {exc if isinstance(exc, ValueError) else 'nested too deeply'}"
-        ) from exc
+    except UnicodeDecodeError as exc:
+        raise BadJsonError(f"the body is not UTF-8, from its byte {exc.start} on") from exc
+    except json.JSONDecodeError as exc:
+        raise BadJsonError(f"the body is no JSON: {exc}") from exc
+    except RecursionError as exc:
+        raise BadJsonError("the body is nested too deeply") from exc
+    except ValueError as exc:  # Python refuses to read a number of thousands of digits, in words about Python
+        raise BadJsonError("a number in the body has too many digits") from exc
     if data is not None and not isinstance(data, dict):
         raise BadJsonError("Data must be a map")
     return data

@@ -16,6 +16,12 @@ import msgpack
 import pytest
 import trio
 import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from lambdamu.address import Address
 from lambdamu.datapack import encode
@@ -190,7 +196,7 @@ async def test_the_limit_on_an_address_is_that_of_the_client(guarded: Make) -> N
         assert [await client.echo(1) for client in clients] == [[1], [1]]
         second = Client(await connect(address, header("203.0.113.7")))
         [message] = await second.batch()
-        assert "from this address" in message["Data"]["Text"]
+        assert "from this network" in message["Data"]["Text"]
         for client in (*clients, second):
             await client.stream.aclose()
         await port.over()
@@ -399,14 +405,29 @@ async def test_at_a_stop_those_who_are_in_are_told_goodbye(guarded: Make, author
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"certificate": "nowhere.pem"}, "nowhere.pem and .* are no certificate and its key: No such file"),
-        ({"key": "CERTIFICATE"}, "are no certificate and its key"),
+        ({"certificate": "nowhere.pem"}, "^nowhere.pem cannot be read: No such file or directory$"),
+        ({"certificate": "KEY"}, "has no certificate in PEM$"),
+        ({"key": "nowhere.pem"}, "^nowhere.pem cannot be read: No such file or directory$"),
+        ({"key": "CERTIFICATE"}, "certificate is not the key of .*certificate: "),
+        ({"key": "OTHER"}, "other is not the key of .*certificate: key values mismatch$"),
+        ({"key": "LOCKED"}, "locked is not the key of .*: the key has a passphrase, and nobody is here to type it$"),
         ({"client_ca": "KEY"}, "has no certificates of authorities"),
+        ({"client_ca": "/dev/null"}, "/dev/null is no regular file$"),
     ],
 )
-def test_files_that_are_not_right_are_named(files: dict[str, str], wrong: dict[str, str], text: str) -> None:
+def test_files_that_are_not_right_are_named(
+    files: dict[str, str], authority: trustme.CA, tmp_path: Path, wrong: dict[str, str], text: str
+) -> None:
     swapped = {"CERTIFICATE": files["certificate"], "KEY": files["key"]}
+    swapped |= {name: str(tmp_path / name.lower()) for name in ("OTHER", "LOCKED")}
+    pem = authority.issue_cert("elsewhere").private_key_pem.bytes()
+    Path(swapped["OTHER"]).write_bytes(pem)
+    locked = load_pem_private_key(pem, None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
+    )
+    Path(swapped["LOCKED"]).write_bytes(locked)
     given = {"certificate": files["certificate"], "key": files["key"]}
     given |= {name: swapped.get(path, path) for name, path in wrong.items()}
-    with pytest.raises(TlsError, match=text):
+    with pytest.raises(TlsError, match=text) as caught:
         TlsDoor(TlsPolicy(**given))
+    assert [caught.value.which] == list(wrong)
