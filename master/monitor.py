@@ -18,9 +18,9 @@ import trio
 
 from lambdamu.datapack import Decoder
 from lambdamu.errors import LinkError, RemoteProtocolError
+from lambdamu.link import Link
 from lambdamu.machine import ChildMachine
 from lambdamu.messages import Batch, LinkFault
-from lambdamu.tcp_link import Link
 from lambdamu.timer import Ticks
 from master.config import Mode
 from master.core.member import WORKING
