@@ -11,9 +11,10 @@ import attrs
 from lambdamu.address import printable
 from lambdamu.line_file import LineFileError, read_line_file
 from master.access import CREDENTIAL_FILES, read_credentials, warn_of_open
-from master.config import MOST_MAIL_BYTES, AccessPolicy, Config, TlsConfig
+from master.config import MOST_MAIL_BYTES, AccessPolicy, Config, ProbePolicy, TlsConfig
 
 if TYPE_CHECKING:
+    from lambdamu.client_tls import Trust
     from lambdamu.tls import TlsDoor
 
 TLS_FILES: Final = ("certificate", "key", "client_ca")
@@ -52,11 +53,21 @@ def find_files(config: Config, folder: str) -> tuple[Config, list[FileFault]]:
     for key in TLS_FILES:
         tls = attrs.evolve(tls, **{key: _path(folder, getattr(tls, key))})  # type: ignore[arg-type]
     faults += _find_tls_faults(tls)
+    probe = attrs.evolve(probe, ca_file=_path(folder, probe.ca_file))
+    trust = None
+    if probe.tls:
+        from lambdamu.tls import TlsError  # noqa: PLC0415 - as above
+
+        try:
+            trust = make_trust(probe)
+        except TlsError as exc:
+            faults.append(FileFault("[probe]", exc.which, str(exc)))
     found = attrs.evolve(
         config,
         tls=tls,
         access=attrs.evolve(access, **paths),  # type: ignore[arg-type]
         probe=probe,
+        trust=trust,
         warnings=tuple(warnings),
     )
     return found, faults
@@ -87,6 +98,13 @@ def make_tls_door(tls: TlsConfig, protocols: Sequence[str] = ()) -> TlsDoor:
             protocols=tuple(protocols),
         )
     )
+
+
+def make_trust(probe: ProbePolicy) -> Trust:
+    """Return who vouches for backends, from the file as it is now. Raise TlsError when it is not right."""
+    from lambdamu.client_tls import read_trust  # noqa: PLC0415 - not all need it
+
+    return read_trust(probe.ca_file)
 
 
 def _path(folder: str, path: str) -> str:
