@@ -132,6 +132,7 @@ def _build(raw: Mapping[str, Any], source: str, unfit: list[Fault]) -> Config:
     faults += unfit
     faults += _find_open_door(single["http"])
     faults += _find_two_mails(single["probe"])
+    faults += _find_idle_trust(single["probe"], backends)
     faults += _find_idle_revocation(single["access"])
     faults += _find_tls_faults(**{name: single[name] for name in ("tls", "gateway", "access")})
     faults += _find_shared_listens([single[name] for name in ("master", "tls", "gateway", "http")])
@@ -247,6 +248,17 @@ def _find_two_mails(probe: _Table) -> Iterator[Fault]:
         yield Fault(
             probe.file, probe.entry, "user_mail_file", "must not stand beside user_mail: only one of them is told"
         )
+
+
+def _find_idle_trust(probe: _Table, backends: Iterable[_Table]) -> Iterator[Fault]:
+    """Who says whom to trust and leaves it at that would be probed in plain text without knowing it."""
+    if probe.values.get("tls", True):
+        return
+    if probe.values.get("ca_file"):
+        yield Fault(probe.file, probe.entry, "ca_file", "needs tls = true")
+    for table in backends:
+        if table.values.get("tls_name"):
+            yield Fault(table.file, table.entry, "tls_name", "needs tls = true in [probe]")
 
 
 def _find_idle_revocation(access: _Table) -> Iterator[Fault]:

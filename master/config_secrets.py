@@ -13,9 +13,10 @@ from lambdamu.address import printable
 from lambdamu.errors import LambdaMuError
 from lambdamu.line_file import LineFileError, read_line_file
 from master.access import CREDENTIAL_FILES, read_credentials, warn_of_open
-from master.config import MOST_MAIL_BYTES, AccessPolicy, Config, TlsConfig
+from master.config import MOST_MAIL_BYTES, AccessPolicy, Config, ProbePolicy, TlsConfig
 
 if TYPE_CHECKING:
+    from lambdamu.client_tls import Trust
     from lambdamu.tls import TlsDoor
 
 TLS_FILES: Final = ("certificate", "key", "client_ca")
@@ -57,11 +58,21 @@ def find_files(config: Config, folder: str) -> tuple[Config, list[FileFault]]:
         warnings += _look_at_tls(tls)
     except LambdaMuError as exc:
         faults.append(FileFault("[tls]", getattr(exc, "which", "key"), str(exc)))
+    probe = attrs.evolve(probe, ca_file=_path(folder, probe.ca_file))
+    trust = None
+    if probe.tls:
+        from lambdamu.tls import TlsError  # noqa: PLC0415 - as above
+
+        try:
+            trust = make_trust(probe)
+        except TlsError as exc:
+            faults.append(FileFault("[probe]", exc.which, str(exc)))
     found = attrs.evolve(
         config,
         tls=tls,
         access=attrs.evolve(access, **paths),  # type: ignore[arg-type]
         probe=probe,
+        trust=trust,
         warnings=tuple(warnings),
     )
     return found, faults
@@ -91,6 +102,13 @@ def make_tls_door(tls: TlsConfig, protocols: Sequence[str] = ()) -> TlsDoor:
             protocols=tuple(protocols),
         )
     )
+
+
+def make_trust(probe: ProbePolicy) -> Trust:
+    """Return who vouches for backends, from the file as it is now. Raise TlsError when it is not right."""
+    from lambdamu.client_tls import read_trust  # noqa: PLC0415 - not all need it
+
+    return read_trust(probe.ca_file)
 
 
 def _path(folder: str, path: str) -> str:

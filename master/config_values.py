@@ -207,6 +207,10 @@ def _check_host(text: str) -> str:
     return _check_somewhere(parse_host(text))
 
 
+def _check_tls_name(text: str) -> str:
+    return parse_host(text) if text else ""
+
+
 def _check_advertised(address: Address) -> Address:
     if address.family is None:
         raise ValueError(f"{quoted(str(address))} is not an address: clients are never told a host name")
@@ -247,5 +251,6 @@ _CHECKS: Final[Mapping[tuple[type[Any], str], Callable[[Any], Any]]] = MappingPr
         (BackendConfig, "name"): _check_name,
         (BackendConfig, "zone"): _check_name,
         (BackendConfig, "host"): _check_host,
+        (BackendConfig, "tls_name"): _check_tls_name,
     }
 )
