@@ -182,7 +182,7 @@ class TlsConfig:
     require_client_certificate: bool = False
     """Whether who has none is not even let in."""
     handshakes: int = 1000
-    """Begun at once, at most; one more is closed."""
+    """Begun at once, at most; one more, and the one that began first is closed."""
 
 
 @attrs.frozen
