@@ -361,8 +361,15 @@ async def test_a_stranger_cannot_have_the_session_of_another(
 async def test_it_goes_over_to_tls_and_back_between_connections(
     poller: Poller, authority: trustme.CA, trust: Trust
 ) -> None:
-    echo = Echo(context_of(authority))
-    async with serving(echo) as place, linked(poller, trust, place) as (link, user):
+    echo, plain = Echo(context_of(authority)), False
+
+    async def handle(stream: trio.SocketStream) -> None:
+        if not plain:
+            await echo(stream)
+            return
+        await stream.send_all(await stream.receive_some(100))
+
+    async with serving(handle) as place, linked(poller, trust, place) as (link, user):
         await begin(link)
         await user.is_told("connected")
         link.tls = TlsPeer(read_trust(), NAME)  # the connection that is there is its peer's still
@@ -372,7 +379,10 @@ async def test_it_goes_over_to_tls_and_back_between_connections(
         await begin(link)
         await user.until(lambda: user.told[-1] == "broken: certificate")
         link.tls = None
+        plain = True
         assert await begin(link)
+        link.send(b"in plain text")
+        await user.until(lambda: user.data == b"questionin plain text")
 
 
 @pytest.mark.parametrize(
