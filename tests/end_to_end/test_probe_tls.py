@@ -36,7 +36,7 @@ def test_a_certificate_that_is_none_is_named(stage: Stage) -> None:
     (stage.folder / "none").write_text("")
     done = stage.run("server", "--listen", "127.0.0.1:0", "--tls", *[str(stage.folder / "none")] * 2)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"lambdamu server: {stage.folder / 'none'} and ")
+    assert done.stderr.startswith(f"lambdamu server: {stage.folder / 'none'} ")
     assert done.stderr.count("\n") == 1
 
 

@@ -162,10 +162,10 @@ async def test_who_is_trusted_anew_is_connected_to_anew_at_once_or_by_the_tick(
         await trio.sleep(1.1)
         assert len(scene.backend.connected_at) > connected
         assert scene.seen.failures == []
-        await scene.backend.close_all()
+        begun = len(scene.backend.connected_at) + 1
         scene.backend.connect_hangs = True
-        await trio.sleep(1.05)
-        begun = len(scene.backend.connected_at)
+        await scene.backend.close_all()
+        await scene.until(lambda: len(scene.backend.connected_at) == begun)
         scene.backend.connect_hangs = False
         scene.monitor.adopt_tls(trio.current_time(), None)
         await trio.sleep(0.01)
