@@ -82,7 +82,8 @@ def make_context(policy: TlsPolicy) -> ssl.SSLContext:
     if policy.client_ca:
         authorities = _read("client_ca", policy.client_ca)
         try:
-            context.load_verify_locations(cadata=authorities)
+            # What stands around certificates is a comment, in any script; OpenSSL wants no other than ASCII.
+            context.load_verify_locations(cadata=authorities.encode("ascii", "ignore").decode())
         except (OSError, ValueError) as exc:
             raise TlsError("client_ca", f"{policy.client_ca} has no certificates of authorities: {_why(exc)}") from exc
         context.verify_mode = ssl.CERT_REQUIRED if policy.client_certificates_required else ssl.CERT_OPTIONAL

@@ -142,6 +142,7 @@ def test_a_file_of_tls_that_is_not_right_is_named_by_its_key(
 
 def test_a_key_that_everybody_may_read_and_a_certificate_that_has_ended_are_warned_of(tmp_path: Path) -> None:
     files = write_tls(tmp_path)
+    files["client_ca"].write_bytes("# \u00e9cole\n".encode() + files["client_ca"].read_bytes())
     nobody_sent = "there is no [[backend]]: every client will be told NoServer"
     assert load(tmp_path / "pool.toml").warnings == (nobody_sent,)
     files["key"].chmod(0o644)
