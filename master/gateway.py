@@ -97,7 +97,7 @@ class Gateway:
         """Nothing is held for anybody."""
 
     def _answer(self, request: Request, now: float, peer: Peer) -> Response:
-        path = request.target.partition("?")[0]
+        path = _path(request.target)
         methods = _METHODS.get(path)
         if methods is None:
             return _fault(HTTPStatus.NOT_FOUND, "NotFound", f"clients ask at {SERVER_PATH}")
@@ -143,6 +143,14 @@ class Gateway:
         else:
             allowed.append(("Access-Control-Expose-Headers", "Retry-After"))
         return allowed
+
+
+def _path(target: str) -> str:
+    """Return the path of a target, which may be a whole URL, as proxies are sent it (RFC 9112, 3.2.2)."""
+    scheme, found, rest = target.partition("://")
+    if found and scheme.lower() in {"http", "https"}:
+        target = "/" + rest.partition("/")[2]
+    return target.partition("?")[0]
 
 
 def _of_messages(messages: Sequence[Message], more: Sequence[tuple[str, str]] = ()) -> Response:

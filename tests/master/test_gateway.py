@@ -190,6 +190,21 @@ def test_a_body_of_another_kind_is_refused_as_a_page_of_strangers_could_have_it_
 
 
 @pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("http://master/v1/server", 200),
+        ("HTTPS://master:7443/v1/server?a=b", 200),
+        ("http://master", 404),
+        ("http:///v1/server", 200),
+        ("ftp://master/v1/server", 404),
+        ("/http://master/v1/server", 404),
+    ],
+)
+def test_a_target_may_be_a_whole_url(target: str, status: int) -> None:
+    assert make_site().ask(request(target=target)).status == status
+
+
+@pytest.mark.parametrize(
     ("method", "target", "status", "code", "allow"),
     [
         ("HEAD", "/v1/server", 405, None, "GET, POST, OPTIONS"),
