@@ -5,9 +5,9 @@ handshake takes a hundred times what an ask does, and those who have one behind 
 neither is an `EpollServer`, and pays nothing for this.
 
 Whoever floods the port with handshakes that come to nothing must not keep out those who mean it. So those who go on
-with theirs come before those who begin, who cost more; of these the newest comes first, because with more than can be
-done the oldest have given up by the time that all would take; and one too many puts out the one that began first, not
-itself.
+with theirs come before those who begin, who cost more; of a crowd of these the newest comes first, because with more
+than can be done the oldest have given up by the time that all would take; and one too many puts out the one that began
+first, not itself.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ from lambdamu.wire import Wire
 
 _ENTER_S: Final = 0.002
 """So long at the end of a turn people are let in, and at least one is."""
+_CROWD: Final = 128
+"""With more who want to begin than this, some 50 ms of work, it is no longer first come, first served."""
 
 
 class _Entering:
@@ -99,7 +101,7 @@ class GuardedServer(EpollServer):
         self._going_on: OrderedDict[int, Connection] = OrderedDict()
         """Those that have begun before, by descriptor, and can go on now."""
         self._beginning: OrderedDict[int, Connection] = OrderedDict()
-        """Those that have not; the last one comes first."""
+        """Those that have not; of a crowd the last one comes first."""
         self._entering: OrderedDict[int, Connection] = OrderedDict()
         """All whose conversation has not begun, by descriptor, in the order in which they came."""
 
@@ -157,13 +159,18 @@ class GuardedServer(EpollServer):
     def _end_turn(self) -> None:
         end = time.perf_counter() + _ENTER_S
         while self._more_to_do():
-            _, connection = self._going_on.popitem(last=False) if self._going_on else self._beginning.popitem()
+            connection = self._next_entering()
             connection.queued = False
             self._enter(connection, connection.entry)
             if time.perf_counter() >= end:
                 break
         self._send_answered()
         self._tell_replied(trio.current_time())
+
+    def _next_entering(self) -> Connection:
+        if self._going_on:
+            return self._going_on.popitem(last=False)[1]
+        return self._beginning.popitem(last=len(self._beginning) > _CROWD)[1]
 
     def _enter(self, connection: Connection, entry: _Entry) -> None:
         """Go as far as it can be gone without waiting; then the conversation begins, or the kernel is to watch."""

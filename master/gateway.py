@@ -74,14 +74,9 @@ class Gateway:
         self.rules = rules
 
     def handle(self, request: Request, now: float, peer: Peer) -> Sequence[Response]:
-        response = self._answer(request, now, peer)
-        response = attrs.evolve(
-            response,
-            headers=(*response.headers, *self._cors(request)),
-            head_only=request.method == "HEAD",
-            keep_alive=request.keep_alive,
-        )
-        return [response]
+        said = self._answer(request, now, peer)
+        headers = (*said.headers, *self._cors(request))
+        return [Response(said.status, headers, said.body, request.method == "HEAD", request.keep_alive)]
 
     def prepare(self, batch: Sequence[Request]) -> Quick | None:
         """Return what answers a plain ask of the same bytes: most phones send the same ones each time."""
@@ -121,7 +116,8 @@ class Gateway:
             data = _data(request) if request.method == "POST" else None
         except BadJsonError as exc:
             return _fault(HTTPStatus.BAD_REQUEST, "BadData", str(exc))
-        reply = self._door.do_send_server(attrs.evolve(_PLAIN, data=data), now, peer)
+        ask = _PLAIN if data is None else Message(MASTER, Command.EVENT, DO_SEND_SERVER, data)
+        reply = self._door.do_send_server(ask, now, peer)
         assert not isinstance(reply, Later)  # noqa: S101 - it is never held
         return _of_messages(reply)
 
@@ -177,7 +173,7 @@ def _data(request: Request) -> Any:
     if not request.body:
         return None
     try:
-        data = json.loads(request.body.decode("utf-8-sig"), object_pairs_hook=_once, parse_constant=_no_number)
+        data = _DECODER.decode(request.body.decode("utf-8-sig"))
     except BadJsonError:
         raise
     except UnicodeDecodeError as exc:
@@ -207,4 +203,9 @@ def _no_number(word: str) -> Literal[0]:
 
 
 def _dumps(data: Any) -> bytes:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+    return _ENCODER.encode(data).encode()
+
+
+# Made once: `json.dumps` and `json.loads` make such a one for each call that has options.
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_number)
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
