@@ -1,7 +1,7 @@
 """A port with something before the conversation or under it: the word of a trusted balancer, and TLS.
 
 What comes before a conversation is done at the end of a turn, one connection after another for a bounded time: a
-handshake takes a hundred times what an ask does, and those who have one behind them come first. A port that needs
+handshake takes some sixty times what an ask does, and those who have one behind them come first. A port that needs
 neither is an `EpollServer`, and pays nothing for this.
 
 Whoever floods the port with handshakes that come to nothing must not keep out those who mean it. So those who go on

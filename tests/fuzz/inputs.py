@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any, Final
 
+from lambdamu.base64url import from_base64url
 from lambdamu.datapack import encode
 from lambdamu.keys import Signer
 from lambdamu.messages import Message
@@ -84,6 +85,8 @@ port = 65535
 name = "b"
 """
 
+_TEXTS: Final = (PASS, make_pass(SIGNER, Pass("x" * 32, "é" * 60, ("vip",), NOW_UNIX)))
+
 SEEDS: Final[dict[str, list[bytes]]] = {
     "clients": _asks(),
     "gateway": _requests(),
@@ -93,7 +96,7 @@ SEEDS: Final[dict[str, list[bytes]]] = {
         b"203.0.113.7, 10.0.0.1:80",
         b"for=_x,for=10.1.1.1",
     ],
-    "pass": [PASS.encode(), make_pass(SIGNER, Pass("x" * 32, "é" * 60, ("vip",), NOW_UNIX)).encode()],
+    "pass": [*(text.encode() for text in _TEXTS), *(from_base64url(text) or b"" for text in _TEXTS)],
     "config": [_CONFIG.encode(), *(path.read_bytes() for path in sorted(_EXAMPLES.glob("*.toml")))],
 }
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import structlog
 
 from lambdamu.address import Address
+from lambdamu.base64url import to_base64url
 from lambdamu.errors import RemoteProtocolError
 from lambdamu.forwarded import HEADERS, client_of
 from lambdamu.http_wire import HttpWire
@@ -124,7 +125,7 @@ class _Passes:
         self._access = Access(AccessPolicy(keys_file="k"), Credentials(self.passes))
 
     def __call__(self, data: bytes) -> None:
-        for text in (data.decode("latin-1"), data.decode(errors="replace")):
+        for text in (data.decode("latin-1"), data.decode(errors="replace"), to_base64url(data)):
             judged = self._access.judge(NOW_UNIX, text)
             assert isinstance(judged, Denied) or judged.subject in ("ann", "é" * 60)
             assert not isinstance(judged, Granted) or len(text) <= 512
