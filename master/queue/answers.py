@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 import attrs
 
 from lambdamu.messages import QueueReason, Reason
@@ -90,20 +88,20 @@ class Settled:
     limit: Limit
 
 
-class Tally(StrEnum):
-    """What is counted from the start."""
+@attrs.define(eq=False)
+class Tally:
+    """What is counted from the start. `missed`: calls that nobody came for; `lapsed`: leases that ended; `would_wait`:
+    those who were let through and would have waited.
+    """
 
-    JOINED = "joined"
-    REJOINED = "rejoined"
-    CALLED = "called"
-    PUT_BACK = "put_back"
-    CLAIMED = "claimed"
-    MISSED = "missed"
-    """Calls that nobody came for."""
-    LAPSED = "lapsed"
-    """Leases that ended."""
-    RETURNED = "returned"
-    LEFT = "left"
-    REFUSED = "refused"
-    WOULD_WAIT = "would_wait"
-    """Let through, and without that they would have waited."""
+    joined: int = 0
+    rejoined: int = 0
+    called: int = 0
+    put_back: int = 0
+    claimed: int = 0
+    missed: int = 0
+    lapsed: int = 0
+    returned: int = 0
+    left: int = 0
+    refused: int = 0
+    would_wait: int = 0

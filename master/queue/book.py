@@ -5,7 +5,7 @@ The one place where a ticket changes its stage, so that every count of them is t
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final
@@ -13,7 +13,7 @@ from typing import Final
 from master.queue.deadlines import Deadlines
 from master.queue.numbers import NumberBlock
 from master.queue.rows import Changes, to_row
-from master.queue.ticket import PLACES, Stage, Ticket
+from master.queue.ticket import CALLED, CLAIMED, GONE, WAITING, Stage, Ticket
 
 _SPARE: Final = 65536
 
@@ -32,7 +32,8 @@ class Book:
         self._clients: dict[bytes, Ticket] = {}
         self._networks: dict[bytes, int] = {}
         self._kept: OrderedDict[int, Ticket] = OrderedDict()
-        self._counts: Counter[Stage] = Counter()
+        self._waiting = 0
+        self._claimed = 0
         self._deadlines = Deadlines(self._tickets)
         self._changed: dict[int, None] = {}
         self._anew = False
@@ -40,16 +41,21 @@ class Book:
     def __len__(self) -> int:
         return len(self._tickets)
 
-    def count(self, stage: Stage) -> int:
-        return self._counts[stage]
-
     @property
     def waiting(self) -> int:
-        return self._counts[Stage.WAITING]
+        return self._waiting
+
+    @property
+    def claimed(self) -> int:
+        return self._claimed
+
+    @property
+    def missed(self) -> int:
+        return len(self._kept) - self._claimed
 
     @property
     def places(self) -> int:
-        return self._counts[Stage.WAITING] + self._counts[Stage.CALLED]
+        return self._waiting + len(self.called)
 
     def places_of(self, network: bytes | None) -> int:
         return self._networks.get(network, 0) if network is not None else 0
@@ -59,6 +65,9 @@ class Book:
 
     def by_client(self, client: bytes | None) -> Ticket | None:
         return self._clients.get(client) if client is not None else None
+
+    def is_due(self, now: float) -> bool:
+        return self._deadlines.is_due(now)
 
     def due(self, now: float, most: int) -> Iterator[Ticket]:
         return self._deadlines.due(now, most)
@@ -78,7 +87,7 @@ class Book:
         """Change its stage, its times being set already; return one that had to be forgotten for it."""
         self._lay_down(ticket)
         ticket.stage = stage
-        if stage is not Stage.GONE:
+        if stage is not GONE:
             return self._take_up(ticket)
         del self._tickets[ticket.number]
         if ticket.client is not None and self._clients.get(ticket.client) is ticket:
@@ -127,29 +136,33 @@ class Book:
             self._anew = True
 
     def _take_up(self, ticket: Ticket) -> Ticket | None:
-        stage, forgotten = ticket.stage, None
-        self._counts[stage] += 1
-        if stage in PLACES:
+        self.renewed(ticket)
+        stage, number = ticket.stage, ticket.number
+        if stage is WAITING or stage is CALLED:
+            if stage is WAITING:
+                self._waiting += 1
+            else:
+                self.called[number] = ticket
             if ticket.network is not None:
                 self._networks[ticket.network] = self._networks.get(ticket.network, 0) + 1
-        else:
-            self._kept[ticket.number] = ticket
-            forgotten = next(iter(self._kept.values())) if len(self._kept) > self.most_kept else None
-        if stage is Stage.CALLED:
-            self.called[ticket.number] = ticket
-        self.renewed(ticket)
-        return forgotten
+            return None
+        self._claimed += stage is CLAIMED
+        self._kept[number] = ticket
+        return next(iter(self._kept.values())) if len(self._kept) > self.most_kept else None
 
     def _lay_down(self, ticket: Ticket) -> None:
-        stage = ticket.stage
-        self._counts[stage] -= 1
-        if stage not in PLACES:
-            del self._kept[ticket.number]
-        elif ticket.network is not None:
-            left = self._networks[ticket.network] - 1
-            if left:
-                self._networks[ticket.network] = left
-            else:
-                del self._networks[ticket.network]
-        if stage is Stage.CALLED:
+        stage, network = ticket.stage, ticket.network
+        if stage is WAITING:
+            self._waiting -= 1
+        elif stage is CALLED:
             del self.called[ticket.number]
+        else:
+            self._claimed -= stage is CLAIMED
+            del self._kept[ticket.number]
+            return
+        if network is not None:
+            left = self._networks[network] - 1
+            if left:
+                self._networks[network] = left
+            else:
+                del self._networks[network]

@@ -35,6 +35,10 @@ class Deadlines:
             if len(self._heap) > 2 * len(self._tickets) + _SPARE:
                 self._forget_gone()
 
+    def is_due(self, now: float) -> bool:
+        """Return whether there is anything to look at."""
+        return bool(self._heap) and self._heap[0][0] <= now
+
     def due(self, now: float, most: int) -> Iterator[Ticket]:
         """Yield those whose time has come, looking at no more than `most` entries: the rest come next time."""
         heap = self._heap

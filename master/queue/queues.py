@@ -30,7 +30,7 @@ from master.queue.limits import Limit, Room
 from master.queue.numbers import NumberBlock, Numbers
 from master.queue.policy import Mode, QueuePolicy
 from master.queue.rows import Changes, TicketRow, to_ticket
-from master.queue.ticket import Lane, Stage, Ticket
+from master.queue.ticket import CALLED, CLAIMED, GONE, MISSED, WAITING, Lane, Ticket
 
 _DUE_PER_ASK: Final = 16
 _DUE_PER_TURN: Final = 4096
@@ -76,7 +76,7 @@ class Queues:
         self._course.tend(now, _DUE_PER_ASK)
         ticket = self._find(now, ask)
         if ask.leave:
-            if ticket is not None and (is_owner(ticket, ask) or ticket.stage is not Stage.CLAIMED):
+            if ticket is not None and (is_owner(ticket, ask) or ticket.stage is not CLAIMED):
                 self._course.leave(now, ticket)
             return Closed(Reason.LEFT)
         if ticket is None or self._admission.begins_anew(ticket, ask):
@@ -84,7 +84,7 @@ class Queues:
             if not isinstance(joined, Ticket):
                 return joined
             ticket = joined
-        elif ticket.stage is Stage.MISSED:
+        elif ticket.stage is MISSED:
             self._course.bring_back(now, ticket)
         self._better(ticket, ask.lane)
         self._hurry(now, ticket)
@@ -127,7 +127,7 @@ class Queues:
     def take_news(self) -> list[Ticket]:
         """Return the held tickets that were called or, their time being over, have gone since the last time."""
         news, self._course.news = self._course.news, []
-        return [ticket for ticket in news if ticket.stage in (Stage.CALLED, Stage.GONE)]
+        return [ticket for ticket in news if ticket.stage in (CALLED, GONE)]
 
     def set(self, now: float, policy: QueuePolicy) -> None:
         """Take on another mode, rate or bound. Where nobody is to enter, the calls go back to their places."""
@@ -150,7 +150,7 @@ class Queues:
         for row in sorted(rows, key=lambda row: row.order):
             ticket = to_ticket(row)
             ticket.lease_until = max(ticket.lease_until, now + self._course.lease_s(ticket))
-            if ticket.stage is Stage.CALLED:
+            if ticket.stage is CALLED:
                 ticket.claim_until = max(ticket.claim_until, now + self.policy.claim_s)
                 self.limits.call(now, ticket.counted)
             self.numbers.find(ticket.number)
@@ -173,7 +173,7 @@ class Queues:
         if ticket is not None or ask.place is None:
             return ticket
         shown = self.book.by_number(ask.place.number)
-        if shown is None or shown.stage is Stage.CLAIMED:
+        if shown is None or shown.stage is CLAIMED:
             return shown
         return shown if ask.client is None or shown.client is None else None
 
@@ -181,7 +181,7 @@ class Queues:
         """Move one who waits to a better lane that it has come to have a right to; it keeps its order."""
         line = self.lines[ticket.queue]
         lane = line.lane_for(lane)
-        if ticket.stage is Stage.WAITING and lane < ticket.lane:
+        if ticket.stage is WAITING and lane < ticket.lane:
             line.remove(ticket)
             ticket.lane = lane
             line.add(ticket)
@@ -191,14 +191,14 @@ class Queues:
         mode = self.policy.mode
         if mode is Mode.AUTO:
             self._course.call_next(now, _CALLS_PER_ASK)
-        elif mode is Mode.PASS and ticket.stage is Stage.WAITING:
+        elif mode is Mode.PASS and ticket.stage is WAITING:
             self._course.let_through(now, self.lines[ticket.queue], ticket)
 
     def _answer(self, now: float, rng: random.Random, ticket: Ticket, ask: QueueAsk) -> Answer:
-        if ticket.stage is Stage.CLAIMED:
+        if ticket.stage is CLAIMED:
             same = ticket.client is not None and ticket.client == ask.client
             return Again(ticket.grant or "") if same else Denied(QueueReason.USED)
-        if ticket.stage is Stage.CALLED and not ask.away:
+        if ticket.stage is CALLED and not ask.away:
             return Go(ticket)
         waiting = self._wait(now, rng, ticket, ask.away)
         if self.policy.mode is Mode.CLOSED:
@@ -207,7 +207,7 @@ class Queues:
 
     def _wait(self, now: float, rng: random.Random, ticket: Ticket, away: bool) -> Waiting:
         """Tell one where it stands, and renew its lease."""
-        ahead = self.lines[ticket.queue].ahead(ticket) if ticket.stage is Stage.WAITING else 0
+        ahead = self.lines[ticket.queue].ahead(ticket) if ticket.stage is WAITING else 0
         ticket.shown = ahead if ticket.shown is None else min(ticket.shown, ahead)
         ticket.polled_at, ticket.away = now, away
         ticket.retry_after_s = self._estimator.retry_after(now, rng, ticket, ahead)

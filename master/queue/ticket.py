@@ -38,7 +38,12 @@ class Stage(StrEnum):
     GONE = "gone"
 
 
-PLACES: Final = (Stage.WAITING, Stage.CALLED)
+WAITING: Final = Stage.WAITING
+CALLED: Final = Stage.CALLED
+MISSED: Final = Stage.MISSED
+CLAIMED: Final = Stage.CLAIMED
+GONE: Final = Stage.GONE
+"""Up to Python 3.11 it takes 0.1 us to look a member up in its class, and some calls would do that ten times."""
 
 
 @attrs.define(eq=False, weakref_slot=False)
@@ -60,7 +65,7 @@ class Ticket:
     joined_at: float
     lease_until: float
     held: bool = False
-    stage: Stage = Stage.WAITING
+    stage: Stage = WAITING
     claim_until: float = 0.0
     """Called: until then the place is reserved. Missed or claimed: until then it is remembered."""
     returned: bool = False
@@ -80,4 +85,4 @@ class Ticket:
     @property
     def due(self) -> float:
         """When its stage ends by time alone."""
-        return self.lease_until if self.stage is Stage.WAITING else self.claim_until
+        return self.lease_until if self.stage is WAITING else self.claim_until
