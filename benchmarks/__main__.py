@@ -20,11 +20,12 @@ from benchmarks.mixed import MIXED
 from benchmarks.operators import OPERATORS
 from benchmarks.pool import POOL
 from benchmarks.probes import PROBES
+from benchmarks.queue import QUEUE
 from benchmarks.report import Benchmark, Outcome, as_json, print_machine, print_outcome
 from benchmarks.stage import Stage
 from benchmarks.workshop import CannotMeasureError, Tools, make_tools
 
-ALL: Final = {benchmark.name: benchmark for benchmark in (SHORT, KEPT, IDLE, PROBES, POOL, MIXED, OPERATORS)}
+ALL: Final = {benchmark.name: benchmark for benchmark in (SHORT, KEPT, IDLE, PROBES, POOL, QUEUE, MIXED, OPERATORS)}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -42,7 +43,7 @@ ALL: Final = {benchmark.name: benchmark for benchmark in (SHORT, KEPT, IDLE, PRO
 def main(names: tuple[str, ...], rounds: int, seconds: float, python: str, json_wanted: bool) -> None:
     """Measure ours beside HAProxy, nginx and a bare C loop.
 
-    NAME: short, kept, idle, probes, pool, mixed, operators; all of them without one.
+    NAME: short, kept, idle, probes, pool, queue, mixed, operators; all of them without one.
     """
     chosen = [ALL[name] for name in dict.fromkeys(names or ALL)]
     try:

@@ -108,6 +108,8 @@ def test_a_gate_keeps_its_rate_and_banks_nothing_while_nobody_waits(seed: int, p
 
 def test_after_a_pause_in_which_nobody_waited_one_enters() -> None:
     gate = Gate(0.0, 60.0, burst=10)
+    gate.take(0.0)
+    gate.give_back()
     gate.begin(1000.0)
     entered = 0
     while gate.allows(1000.0):

@@ -550,3 +550,31 @@ def test_all_who_wait_are_served_when_backends_come_back() -> None:
     desk.free = None
     desk.settle()
     assert all(isinstance(desk.ask(name), Go) for name in names)
+
+
+def test_nobody_is_called_whose_lease_has_ended_also_when_many_end_together() -> None:
+    desk = Desk(free=None, max_calls=1)
+    desk.join(*(f"n{n}" for n in range(100)))
+    desk.now += 31.0
+    desk.ask("new")
+    assert desk.queues.tally.called == 1
+    assert desk.queues.book.called == {}
+
+
+@pytest.mark.parametrize("limits", [{"per_minute": 60.0}, {"max_calls": 60}])
+def test_half_a_crowd_of_sleepers_does_not_halve_the_throughput(limits: dict[str, float]) -> None:
+    """Sixty a minute by the rate; or with sixty calls at a time, which come at the next poll or end after 20 s."""
+    desk = Desk(free=None, mode=Mode.QUEUE_ALL, estimator=Steady(5.0), **limits)
+    names = [f"n{n}" for n in range(600)]
+    desk.join(*names, away=True)
+    awake, served = set(names[::2]), list[float]()
+    for second in range(240):
+        desk.after(1.0)
+        for name in sorted(awake):
+            if desk.ticket(name).stage is Stage.CALLED and second % 5 == 0:
+                desk.enter(name)
+                awake.discard(name)
+                served.append(desk.now)
+    late = [at for at in served if at > served[0] + 60.0]
+    per_minute = len(late) / (min(180.0, late[-1] - served[0] - 60.0)) * 60
+    assert per_minute >= 54.0
