@@ -15,7 +15,7 @@ from master.queue.numbers import NumberBlock
 from master.queue.rows import Changes, to_row
 from master.queue.ticket import CALLED, CLAIMED, GONE, WAITING, Stage, Ticket
 
-_SPARE: Final = 65536
+_SPARE: Final = 16384
 
 
 class Book:

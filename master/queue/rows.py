@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+from typing import Final
+
 import attrs
 
 from master.queue.numbers import NumberBlock
@@ -52,11 +55,12 @@ class Changes:
     anew: bool = False
 
 
-_FIELDS = tuple(field.name for field in attrs.fields(TicketRow))
+_FIELDS: Final = tuple(field.name for field in attrs.fields(TicketRow))
+_VALUES: Final = attrgetter(*_FIELDS)
 
 
 def to_row(ticket: Ticket) -> TicketRow:
-    return TicketRow(*[getattr(ticket, name) for name in _FIELDS])
+    return TicketRow(*_VALUES(ticket))
 
 
 def to_ticket(row: TicketRow) -> Ticket:

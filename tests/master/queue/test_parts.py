@@ -50,6 +50,19 @@ def test_ranks_are_a_sorted_list(seed: int, size: int, at_the_end: float) -> Non
     assert ranks.first is None
 
 
+def test_who_comes_back_to_a_block_that_all_have_left_stands_first() -> None:
+    ranks = Ranks()
+    tickets = [ticket(order) for order in range(5000)]
+    for each in tickets:
+        ranks.add(each)
+    for each in tickets[:4000]:
+        ranks.remove(each)
+    assert ranks.first is tickets[4000]
+    ranks.add(tickets[700])
+    assert ranks.first is tickets[700]
+    assert ranks.before(tickets[4000]) == 1
+
+
 def test_the_same_order_twice_stands_one_after_the_other() -> None:
     ranks = Ranks()
     twins = [ticket(7), ticket(8), ticket(7), ticket(7)]
