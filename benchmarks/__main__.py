@@ -14,6 +14,8 @@ from rich.console import Console
 
 from benchmarks.asks import KEPT, SHORT
 from benchmarks.figures import Sample
+from benchmarks.flood import FLOOD
+from benchmarks.gateway import GATEWAY
 from benchmarks.idle import IDLE
 from benchmarks.machine import Cores, describe, find_program
 from benchmarks.mixed import MIXED
@@ -23,9 +25,11 @@ from benchmarks.probes import PROBES
 from benchmarks.queue import QUEUE
 from benchmarks.report import Benchmark, Outcome, as_json, print_machine, print_outcome
 from benchmarks.stage import Stage
+from benchmarks.tls import TLS
 from benchmarks.workshop import CannotMeasureError, Tools, make_tools
 
-ALL: Final = {benchmark.name: benchmark for benchmark in (SHORT, KEPT, IDLE, PROBES, POOL, QUEUE, MIXED, OPERATORS)}
+_EACH: Final = (SHORT, KEPT, IDLE, PROBES, POOL, QUEUE, MIXED, OPERATORS, GATEWAY, TLS, FLOOD)
+ALL: Final = {benchmark.name: benchmark for benchmark in _EACH}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -43,7 +47,7 @@ ALL: Final = {benchmark.name: benchmark for benchmark in (SHORT, KEPT, IDLE, PRO
 def main(names: tuple[str, ...], rounds: int, seconds: float, python: str, json_wanted: bool) -> None:
     """Measure ours beside HAProxy, nginx and a bare C loop.
 
-    NAME: short, kept, idle, probes, pool, queue, mixed, operators; all of them without one.
+    NAME: short, kept, idle, probes, pool, queue, mixed, operators, gateway, tls, flood; all of them without one.
     """
     chosen = [ALL[name] for name in dict.fromkeys(names or ALL)]
     try:

@@ -13,11 +13,11 @@ from benchmarks.report import Benchmark, Column, attempt
 from benchmarks.stage import Stage
 
 _BACKENDS: Final = 100
-_WARM_S: Final = 0.5
+WARM_S: Final = 0.5
 """Before each measurement: caches are warm, and what is made once is made."""
 _NO_ASKS: Final = "no asks, probes alone"
 
-_COLUMNS: Final = (
+COLUMNS: Final = (
     Column("asks_per_s", "asks/s"),
     Column("cpu_s_per_1000", "server CPU s/1000", 4),
     Column("p50_us", "p50 us"),
@@ -60,7 +60,7 @@ def _measure(stage: Stage, seconds: float, cases: Mapping[str, Load]) -> Samples
     for case, load in cases.items():
         for peer in everybody:
             if peer.missing() is None:
-                yield attempt(case, peer.name, peer is ours, partial(_measure_one, stage, peer, load, seconds))
+                yield attempt(case, peer.name, peer is ours, partial(measure_one, stage, peer, load, seconds))
 
 
 def _watch_alone(stage: Stage, ours: Ours, seconds: float) -> dict[str, float]:
@@ -69,14 +69,16 @@ def _watch_alone(stage: Stage, ours: Ours, seconds: float) -> dict[str, float]:
     return {"server_core": watched.server_core, "others_core": watched.others_core}
 
 
-def _measure_one(stage: Stage, peer: Peer, load: Load, seconds: float) -> dict[str, float]:
+def measure_one(stage: Stage, peer: Peer, load: Load, seconds: float) -> dict[str, float]:
+    """Start a peer, warm it, and measure it."""
     with stage.act() as act:
         server = peer.start(act)
-        ask(act, server, load, _WARM_S)
-        return _figures(ask(act, server, load, seconds))
+        ask(act, server, load, WARM_S)
+        return figures_of(ask(act, server, load, seconds))
 
 
-def _figures(asked: Asked) -> dict[str, float]:
+def figures_of(asked: Asked) -> dict[str, float]:
+    """Return what stands in the columns."""
     return {
         "asks_per_s": asked.asks / asked.seconds,
         "cpu_s_per_1000": asked.cpu_s_per_1000,
@@ -92,7 +94,7 @@ def _figures(asked: Asked) -> dict[str, float]:
 SHORT: Final = Benchmark(
     "short",
     "connect, ask, answer, leave",
-    _COLUMNS,
+    COLUMNS,
     _measure_short,
     compared="cpu_s_per_1000",
     peers=("haproxy", "nginx"),
@@ -101,7 +103,7 @@ SHORT: Final = Benchmark(
 KEPT: Final = Benchmark(
     "kept",
     "asks on kept connections",
-    _COLUMNS,
+    COLUMNS,
     _measure_kept,
     compared="cpu_s_per_1000",
     peers=("haproxy", "nginx"),

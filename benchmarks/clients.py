@@ -11,10 +11,10 @@ from typing import Any, Final, Literal
 import attrs
 
 from benchmarks.machine import busy_s
-from benchmarks.peers import REQUESTS, Endpoint, Server, pack
+from benchmarks.peers import Endpoint, Server, pack
 from benchmarks.stage import Running, Stage, free_port
 
-_SPARE_S: Final = 30.0
+SPARE_S: Final = 30.0
 """What a generator may take beyond its time: its last answers, and a busy machine."""
 _HOLD_S: Final = 300
 """The most that clients are held, whatever happens to who started them."""
@@ -30,6 +30,8 @@ class Load:
     conns: int = 64
     pipeline: int = 1
     rate: float = 0
+    resume: bool = False
+    """Under TLS, with the session that the server gave last."""
 
 
 @attrs.frozen
@@ -85,6 +87,9 @@ class Asked:
     max_us: int
     load_cpu_s: float
     meanwhile: Watched
+    handshakes: int = 0
+    resumed: int = 0
+    """Of them, those of a session that went on."""
 
     @property
     def cpu_s_per_1000(self) -> float:
@@ -94,23 +99,35 @@ class Asked:
 
 def ask(stage: Stage, server: Server, load: Load, seconds: float) -> Asked:
     """Have clients ask for `seconds`, and measure the server meanwhile."""
+    with stage.act() as act:
+        begun = Watch(stage, server)
+        asking = start_asking(act, server, load, seconds)
+        said = asking.line(seconds + SPARE_S)
+        return asked_of(said, begun.stop())
+
+
+def start_asking(stage: Stage, server: Server, load: Load, seconds: float) -> Running:
+    """Have clients ask for `seconds`; the one line that they say at their end is for `asked_of`."""
     command: list[str | Path] = [
-        stage.tools.load,
+        stage.tools.load_of(tls=server.tls),
         load.mode,
         f"port={server.port}",
         f"wire={server.wire}",
-        f"request={REQUESTS[server.wire].hex()}",
+        f"request={server.request.hex()}",
         f"conns={load.conns}",
         f"pipeline={load.pipeline}",
         f"rate={load.rate}",
         f"seconds={seconds}",
+        f"tls={server.tls:d}",
+        f"resume={load.resume:d}",
     ]
-    with stage.act() as act:
-        begun = Watch(stage, server)
-        said = act.start("load", command, stage.cores.load).line(seconds + _SPARE_S)
-        meanwhile = begun.stop()
-    fields = {key: said[key] for key in ("asks", "errors", "seconds", "p50_us", "p99_us", "max_us")}
-    return Asked(**fields, load_cpu_s=said["cpu_s"], meanwhile=meanwhile)
+    return stage.start("load", command, stage.cores.load)
+
+
+def asked_of(said: dict[str, Any], meanwhile: Watched) -> Asked:
+    """Return what came of a load by what its clients said."""
+    keys = ("asks", "errors", "seconds", "p50_us", "p99_us", "max_us", "handshakes", "resumed")
+    return Asked(**{key: said[key] for key in keys}, load_cpu_s=said["cpu_s"], meanwhile=meanwhile)
 
 
 @contextmanager
@@ -121,7 +138,7 @@ def idle_clients(stage: Stage, server: Server, count: int) -> Iterator[Running]:
         "idle",
         f"port={server.port}",
         f"wire={server.wire}",
-        f"request={REQUESTS[server.wire].hex()}",
+        f"request={server.request.hex()}",
         f"conns={count}",
         f"seconds={_HOLD_S}",
     ]
@@ -134,7 +151,7 @@ def idle_clients(stage: Stage, server: Server, count: int) -> Iterator[Running]:
 @contextmanager
 def slow_clients(stage: Stage, server: Server, mode: Literal["drip", "deaf"], count: int) -> Iterator[Running]:
     """Have `count` clients drip, or ask and never read."""
-    request = f"request={REQUESTS[server.wire].hex()}"
+    request = f"request={server.request.hex()}"
     command: list[str | Path] = [
         stage.tools.slow,
         mode,

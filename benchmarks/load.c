@@ -1,6 +1,6 @@
 /* load: clients that ask as fast as they may. One thread, epoll, nothing blocks; one line of JSON at the end.
  *
- *     load MODE port=N wire=msgpack|http request=HEX conns=N [pipeline=P] [rate=R] [count=K] [seconds=S]
+ *     load MODE port=N wire=msgpack|http request=HEX conns=N [pipeline=P] [rate=R] [count=K] [seconds=S] [tls=1] [resume=1]
  *
  * short: connect, ask, read the whole answer, close; `conns` at a time.
  * kept:  `conns` connections, on each one write of `pipeline` asks at a time.
@@ -8,10 +8,19 @@
  *
  * `rate` asks a second begin by the clock, and their latency counts from when they were due; 0: as fast as they go.
  * An answer of MessagePack must hold OK and an IP; one of HTTP must be 200, and its length is that of the first one.
+ *
+ * Compiled with -DTLS, `tls=1` has it all go under TLS, whoever the server says it is; `resume=1`: with the session that
+ * a server gave last, where there is one. Kept connections are opened at the start then, and the first answer on each,
+ * which has waited for the handshake, counts in no latency.
  */
 #define _GNU_SOURCE
 #include "net.h"
 #include <sys/prctl.h>
+#ifdef TLS
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <signal.h>
+#endif
 
 enum { IN_BYTES = 8192, IDLE_IN_FLIGHT = 64, MOST_ERRORS = 100000 };
 #define GRACE_US 2000000 /* for the last answers; one that takes longer is an error */
@@ -22,6 +31,10 @@ struct slot {
     unsigned owed;
     size_t sent, got;
     uint64_t began;
+#ifdef TLS
+    SSL *tls;  /* NULL: none */
+    int fresh; /* nothing was answered yet */
+#endif
     unsigned char in[IN_BYTES];
 };
 
@@ -44,8 +57,101 @@ static void watch(struct slot *slot, uint32_t events) {
     slot->armed = events;
 }
 
+/* What lies under an answer: the socket itself, or TLS. `put` and `take` are as send and recv; `wanted` is what to wait
+ * for when one of them has said EAGAIN. A handshake is made by the first `put`. */
+static uint64_t handshakes, resumed;
+#ifdef TLS
+static SSL_CTX *context; /* NULL: no TLS */
+static SSL_SESSION *session;
+static int resume;
+
+static int keep_session(SSL *tls, SSL_SESSION *fresh) {
+    (void)tls;
+    if (!resume) return 0;
+    if (session) SSL_SESSION_free(session);
+    session = fresh;
+    return 1;
+}
+
+static void begin_tls(void) {
+    signal(SIGPIPE, SIG_IGN);
+    context = SSL_CTX_new(TLS_client_method());
+    if (!context) die("TLS");
+    SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_CLIENT | SSL_SESS_CACHE_NO_INTERNAL);
+    SSL_CTX_sess_set_new_cb(context, keep_session);
+}
+
+static int wrap(struct slot *slot) {
+    if (!context) return 1;
+    slot->fresh = 1;
+    slot->tls = SSL_new(context);
+    if (!slot->tls || !SSL_set_fd(slot->tls, slot->fd)) return 0;
+    if (session) SSL_set_session(slot->tls, session);
+    SSL_set_connect_state(slot->tls);
+    return 1;
+}
+
+static void unwrap(struct slot *slot) {
+    if (slot->tls && SSL_is_init_finished(slot->tls)) SSL_shutdown(slot->tls);
+    SSL_free(slot->tls);
+    slot->tls = NULL;
+}
+
+static ssize_t result_of(struct slot *slot, int n) {
+    if (n > 0) return n;
+    int why = SSL_get_error(slot->tls, n);
+    errno = why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE ? EAGAIN : EPROTO;
+    return why == SSL_ERROR_ZERO_RETURN ? 0 : -1;
+}
+
+static ssize_t put(struct slot *slot, const void *data, size_t size) {
+    if (!slot->tls) return send(slot->fd, data, size, MSG_NOSIGNAL);
+    int before = SSL_is_init_finished(slot->tls);
+    ERR_clear_error();
+    ssize_t n = result_of(slot, SSL_write(slot->tls, data, (int)size));
+    if (!before && SSL_is_init_finished(slot->tls)) {
+        handshakes++;
+        resumed += (uint64_t)SSL_session_reused(slot->tls);
+    }
+    return n;
+}
+
+static ssize_t take(struct slot *slot, void *data, size_t room) {
+    if (!slot->tls) return recv(slot->fd, data, room, 0);
+    ERR_clear_error();
+    return result_of(slot, SSL_read(slot->tls, data, (int)room));
+}
+
+static int counts(struct slot *slot) {
+    int fresh = slot->fresh;
+    slot->fresh = 0;
+    return mode != KEPT || !fresh;
+}
+
+static int opens_first(void) { return context && mode == KEPT; }
+
+static uint32_t wanted(struct slot *slot) {
+    return slot->tls && SSL_want_read(slot->tls) ? EPOLLIN : EPOLLIN | EPOLLOUT;
+}
+#else
+static int wrap(struct slot *slot) { return slot->fd >= 0; }
+static void unwrap(struct slot *slot) { (void)slot; }
+static ssize_t put(struct slot *slot, const void *data, size_t size) {
+    return send(slot->fd, data, size, MSG_NOSIGNAL);
+}
+static ssize_t take(struct slot *slot, void *data, size_t room) { return recv(slot->fd, data, room, 0); }
+static int counts(struct slot *slot) { return slot->fd >= 0; }
+static int opens_first(void) { return 0; }
+static uint32_t wanted(struct slot *slot) {
+    (void)slot;
+    return EPOLLIN | EPOLLOUT;
+}
+#endif
+
 static void hang_up(struct slot *slot) {
     if (slot->fd < 0) return;
+    unwrap(slot);
     close(slot->fd);
     slot->fd = -1;
     slot->armed = 0;
@@ -65,13 +171,13 @@ static int connect_slot(struct slot *slot) {
     slot->fd = client_socket(sockets++);
     if (slot->fd < 0) return 0;
     open_now++;
-    return connect(slot->fd, (struct sockaddr *)&target, sizeof target) == 0 || errno == EINPROGRESS;
+    return (connect(slot->fd, (struct sockaddr *)&target, sizeof target) == 0 || errno == EINPROGRESS) && wrap(slot);
 }
 
 static void send_rest(struct slot *slot) {
     while (slot->sent < request_bytes) {
-        ssize_t n = send(slot->fd, request + slot->sent, request_bytes - slot->sent, MSG_NOSIGNAL);
-        if (n < 0 && errno == EAGAIN) return watch(slot, EPOLLIN | EPOLLOUT);
+        ssize_t n = put(slot, request + slot->sent, request_bytes - slot->sent);
+        if (n < 0 && errno == EAGAIN) return watch(slot, wanted(slot));
         if (n < 0) return over(slot, 1);
         slot->sent += (size_t)n;
     }
@@ -111,7 +217,7 @@ static long answer_end(const unsigned char *p, size_t n) {
 }
 
 static void take_in(struct slot *slot) {
-    ssize_t n = recv(slot->fd, slot->in + slot->got, IN_BYTES - slot->got, 0);
+    ssize_t n = take(slot, slot->in + slot->got, IN_BYTES - slot->got);
     if (n < 0 && errno == EAGAIN) return;
     if (n <= 0) return over(slot, 1);
     slot->got += (size_t)n;
@@ -124,7 +230,7 @@ static void take_in(struct slot *slot) {
         at += (size_t)length;
         slot->owed--;
         answers++;
-        hist_add(&latency, now - slot->began);
+        if (counts(slot)) hist_add(&latency, now - slot->began);
     }
     memmove(slot->in, slot->in + at, slot->got - at);
     slot->got -= at;
@@ -137,7 +243,7 @@ static void happen(struct slot *slot, uint32_t events) {
     if (slot->owed == 0) {
         dropped++;
         hang_up(slot);
-    } else if (events & EPOLLOUT && slot->sent < request_bytes) {
+    } else if (slot->sent < request_bytes && (events & EPOLLOUT || slot->armed == EPOLLIN)) {
         send_rest(slot);
     } else {
         take_in(slot);
@@ -167,6 +273,7 @@ static void wait_some(uint64_t now) {
 
 static void run(void) {
     uint64_t now = began = now_us();
+    for (unsigned left = opens_first() ? idle_count : 0; left > 0; left--) ask(idle[--idle_count], now);
     while (may_issue(now) || in_flight > 0) {
         issue(now);
         if (mode == IDLE && idle_count == 0 && in_flight == 0) break;
@@ -196,6 +303,12 @@ int main(int argc, char **argv) {
     rate = number(argv, "rate", 0);
     limit = (uint64_t)number(argv, "count", mode == IDLE ? conns : 0);
     target = address_of(INADDR_LOOPBACK, (int)number(argv, "port", 0));
+#ifdef TLS
+    resume = number(argv, "resume", 0) != 0;
+    if (number(argv, "tls", 0) != 0) begin_tls();
+#else
+    if (number(argv, "tls", 0) != 0) return 2;
+#endif
     size_t one = from_hex(option(argv, "request", ""), request, 1024);
     if (one == 0 || pipeline == 0 || pipeline > 64 || conns == 0 || conns > 60000) return 2;
     for (unsigned i = 1; i < pipeline; i++) memcpy(request + i * one, request, one);
@@ -218,8 +331,8 @@ int main(int argc, char **argv) {
     double seconds = (double)(now_us() - start) / 1e6;
     if (mode == IDLE) hold();
     printf("{\"asks\": %lu, \"errors\": %lu, \"seconds\": %.6f, \"p50_us\": %lu, \"p99_us\": %lu, \"max_us\": %lu, "
-           "\"cpu_s\": %.6f, \"open\": %lu, \"dropped\": %lu}\n",
+           "\"cpu_s\": %.6f, \"open\": %lu, \"dropped\": %lu, \"handshakes\": %lu, \"resumed\": %lu}\n",
            answers, errors, seconds, hist_at(&latency, 0.5), hist_at(&latency, 0.99), latency.max, own_cpu_s(),
-           open_now, dropped);
+           open_now, dropped, handshakes, resumed);
     return 0;
 }

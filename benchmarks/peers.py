@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Final, Literal, Protocol
 
 import attrs
@@ -14,6 +15,7 @@ from benchmarks.machine import find_program
 from benchmarks.stage import Running, Stage, free_port, wait_for_events, wait_for_port
 
 Wire = Literal["msgpack", "http"]
+"""What is spoken; an answer of HTTP is taken for good by its status."""
 Endpoint = tuple[str, int]
 
 _CONNECTIONS: Final = 15000
@@ -40,7 +42,7 @@ ANSWER: Final = pack(
 )
 _HTTP_ASK: Final = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 _HTTP_TEXT: Final = "127.0.0.1:40001"
-REQUESTS: Final[dict[Wire, bytes]] = {"msgpack": ASK, "http": _HTTP_ASK}
+_REQUESTS: Final[dict[Wire, bytes]] = {"msgpack": ASK, "http": _HTTP_ASK}
 
 
 @attrs.frozen
@@ -50,6 +52,24 @@ class Server:
     running: Running
     port: int
     wire: Wire
+    tls: bool = False
+    plain_port: int = 0
+    """Of ours by another door: the clients' port."""
+    own_request: bytes = b""
+    """What it is asked; empty: what is usual on its wire."""
+
+    @property
+    def request(self) -> bytes:
+        return self.own_request or _REQUESTS[self.wire]
+
+
+@attrs.frozen
+class Certificate:
+    """PEM files: the certificate, its key, and both in one file, as HAProxy wants them."""
+
+    certificate: Path
+    key: Path
+    both: Path
 
 
 class Peer(Protocol):
@@ -99,6 +119,9 @@ class HAProxy:
 
     agents: Sequence[Endpoint] = ()
     agent_port: int = 0
+    text: str = _HTTP_TEXT
+    certificate: Certificate | None = None
+    """With it, it speaks TLS."""
     name: str = "HAProxy"
 
     def missing(self) -> str | None:
@@ -107,12 +130,13 @@ class HAProxy:
     def start(self, stage: Stage) -> Server:
         port = free_port()
         config = stage.folder / f"haproxy-{port}.cfg"
-        config.write_text(_HAPROXY.format(port=port, text=_HTTP_TEXT, most=self._most()) + self._checks())
+        tls = f"ssl crt {self.certificate.both}" if self.certificate else ""
+        config.write_text(_HAPROXY.format(port=port, tls=tls, text=self.text, most=self._most()) + self._checks())
         # -db: in the foreground, and one process.
         command = (find_program("haproxy") or "", "-db", "-f", config)
         running = stage.start("haproxy", command, stage.cores.server)
         wait_for_port(port, running)
-        return Server(running, port, "http")
+        return Server(running, port, "http", tls=self.certificate is not None)
 
     def _most(self) -> int:
         """Return what fits: it reckons with two descriptors for each connection, and for each server that it checks."""
@@ -141,15 +165,17 @@ defaults
   timeout server 5s
   timeout check 1s
 frontend asks
-  bind 127.0.0.1:{port} backlog 4096
-  http-request return status 200 content-type text/plain string "{text}"
+  bind 127.0.0.1:{port} backlog 4096 {tls}
+  http-request return status 200 content-type text/plain string '{text}'
 """
 
 
 @attrs.frozen
 class Nginx:
-    """It answers by itself, from one worker."""
+    """It answers by itself, from one worker; under TLS with a certificate."""
 
+    text: str = _HTTP_TEXT
+    certificate: Certificate | None = None
     name: str = "nginx"
 
     def missing(self) -> str | None:
@@ -162,7 +188,9 @@ class Nginx:
         config.write_text(
             _NGINX.format(
                 port=port,
-                text=_HTTP_TEXT,
+                text=self.text,
+                tls=_NGINX_TLS.format(own=self.certificate) if self.certificate else "",
+                ssl="ssl" if self.certificate else "",
                 folder=stage.folder,
                 user=user,
                 most=min(_CONNECTIONS, _descriptors() - _OTHERS),
@@ -172,7 +200,7 @@ class Nginx:
         command = (find_program("nginx") or "", "-p", stage.folder, "-c", config)
         running = stage.start("nginx", command, stage.cores.server)
         wait_for_port(port, running)
-        return Server(running, port, "http")
+        return Server(running, port, "http", tls=self.certificate is not None)
 
 
 _NGINX: Final = """\
@@ -193,12 +221,17 @@ http {{
   uwsgi_temp_path {folder}/uwsgi;
   scgi_temp_path {folder}/scgi;
   server {{
-    listen 127.0.0.1:{port} backlog=4096;
+    listen 127.0.0.1:{port} {ssl} backlog=4096;
+    {tls}
     default_type text/plain;
-    location / {{ return 200 "{text}"; }}
+    location / {{ return 200 '{text}'; }}
   }}
 }}
 """
+_NGINX_TLS: Final = """\
+ssl_certificate {own.certificate};
+    ssl_certificate_key {own.key};
+    ssl_protocols TLSv1.2 TLSv1.3;"""
 
 
 @attrs.frozen

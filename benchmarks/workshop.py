@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 """The checkout: the code under test."""
 
 _SOURCES: Final = Path(__file__).resolve().parent
-_PROGRAMS: Final = ("load", "slow", "fakes", "bare")
+_PROGRAMS: Final = ("load", "slow", "fakes", "bare", "rubbish")
 _NEEDED: Final = ("taskset", "setpriv")
 _COMPILE_S: Final = 120.0
 _INSTALL_S: Final = 600.0
@@ -39,9 +39,15 @@ class Tools:
     slow: Path
     fakes: Path
     bare: Path
+    rubbish: Path
     python: Path
     packages: str
     """The versions of what ours stands on."""
+    cache: Path
+
+    def load_of(self, *, tls: bool) -> Path:
+        """Return the load generator, which needs OpenSSL for `tls` alone. Raise CannotMeasureError without it."""
+        return _compile(self.cache, "load", "-DTLS", "-lssl", "-lcrypto") if tls else self.load
 
 
 def make_tools(python: str) -> Tools:
@@ -56,25 +62,28 @@ def make_tools(python: str) -> Tools:
         **{name: _compile(cache, name) for name in _PROGRAMS},
         python=interpreter,
         packages=output_of(str(interpreter), "-c", _LIST_PACKAGES),
+        cache=cache,
     )
 
 
 _LIST_PACKAGES: Final = """
+import ssl
 from importlib.metadata import version
-print(", ".join(f"{name} {version(name)}" for name in ("trio", "msgpack", "attrs", "prometheus-client")))
+names = ("trio", "msgpack", "attrs", "prometheus-client", "httptools")
+print(", ".join([*(f"{name} {version(name)}" for name in names), ssl.OPENSSL_VERSION]))
 """
 
 
-def _compile(cache: Path, name: str) -> Path:
+def _compile(cache: Path, name: str, *options: str) -> Path:
     compiler = find_program("cc")
     if compiler is None:
         raise CannotMeasureError("there is no C compiler: the load generator is compiled at run time, by `cc`")
     source = _SOURCES / f"{name}.c"
-    key = _digest(source.read_text(), (_SOURCES / "net.h").read_text(), output_of(compiler, "--version"))
+    key = _digest(source.read_text(), (_SOURCES / "net.h").read_text(), output_of(compiler, "--version"), *options)
     target = cache / f"{name}-{key}"
     if not target.exists():
         fresh = target.with_suffix(f".{os.getpid()}")
-        _run(_COMPILE_S, compiler, "-O2", "-Wall", "-Wextra", "-o", str(fresh), str(source))
+        _run(_COMPILE_S, compiler, "-O2", "-Wall", "-Wextra", "-o", str(fresh), str(source), *options)
         fresh.rename(target)
     return target
 
@@ -88,6 +97,7 @@ def _make_venv(cache: Path, python: str) -> Path:
     folder = cache / f"venv-{_digest(output_of(python, '-VV'), python, *wanted, '', *constraints)}"
     interpreter = folder / "bin" / "python"
     if (folder / "complete").exists():
+        _name_project(folder, project)
         return interpreter
     shutil.rmtree(folder, ignore_errors=True)
     _run(_INSTALL_S, python, "-m", "venv", str(folder))
@@ -95,7 +105,17 @@ def _make_venv(cache: Path, python: str) -> Path:
     pip = (str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     _run(_INSTALL_S, *pip, "-c", str(folder / "constraints.txt"), *wanted)
     (folder / "complete").touch()
+    _name_project(folder, project)
     return interpreter
+
+
+def _name_project(folder: Path, project: dict[str, Any]) -> None:
+    """Say in a venv which version of the project the code of the checkout is: a master tells it."""
+    [packages] = folder.glob("lib/python*/site-packages")
+    told = packages / "lambdamu-0.dist-info"
+    told.mkdir(exist_ok=True)
+    name, version = project["project"]["name"], project["project"]["version"]
+    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
 def _constraints(project: dict[str, Any]) -> list[str]:

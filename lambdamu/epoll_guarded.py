@@ -1,8 +1,13 @@
 """A port with something before the conversation or under it: the word of a trusted balancer, and TLS.
 
 What comes before a conversation is done at the end of a turn, one connection after another for a bounded time: a
-handshake takes a thousand times what an ask does, and those who have one behind them come first. A port that needs
+handshake takes a hundred times what an ask does, and those who have one behind them come first. A port that needs
 neither is an `EpollServer`, and pays nothing for this.
+
+Whoever floods the port with handshakes that come to nothing must not keep out those who mean it. So those who go on
+with theirs come before those who begin, who cost more; of a crowd of these the newest comes first, because with more
+than can be done the oldest have given up by the time that all would take; and one too many puts out the one that began
+first, not itself.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ import select
 import socket
 import ssl
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
@@ -35,6 +40,8 @@ from lambdamu.wire import Wire
 
 _ENTER_S: Final = 0.002
 """So long at the end of a turn people are let in, and at least one is."""
+_CROWD: Final = 128
+"""With more who want to begin than this, some 50 ms of work, it is no longer first come, first served."""
 
 
 class _Entering:
@@ -64,6 +71,8 @@ class _Entry:
     closed: bool = False
     """Whether the descriptor is closed already."""
     waits_to_write: bool = False
+    goes_on: bool = False
+    """Whether a handshake was begun, and its next part has come."""
     open: bool = False
     """Whether the conversation has begun."""
 
@@ -89,9 +98,17 @@ class GuardedServer(EpollServer):
 
     def _set_up(self) -> None:
         super()._set_up()
-        self._waiting: deque[Connection] = deque()
-        self.entering = 0
-        """Connections whose conversation has not begun."""
+        self._going_on: OrderedDict[int, Connection] = OrderedDict()
+        """Those that have begun before, by descriptor, and can go on now."""
+        self._beginning: OrderedDict[int, Connection] = OrderedDict()
+        """Those that have not; of a crowd the last one comes first."""
+        self._entering: OrderedDict[int, Connection] = OrderedDict()
+        """All whose conversation has not begun, by descriptor, in the order in which they came."""
+
+    @property
+    def entering(self) -> int:
+        """How many connections there are whose conversation has not begun."""
+        return len(self._entering)
 
     # Letting in
 
@@ -101,7 +118,7 @@ class GuardedServer(EpollServer):
             super()._let_in(fd, address)
             return
         os.set_blocking(fd, False)
-        if len(self._all) >= self.limits.connections or self.entering >= self._most_entering():
+        if len(self._all) >= self.limits.connections:
             self._turn_away(fd, TOO_MANY)
         elif not self._cap.enter(address[0]):
             self._turn_away(fd, TOO_MANY_FROM_THERE)
@@ -109,7 +126,9 @@ class GuardedServer(EpollServer):
             connection = self._all.add(fd, address, self._now)
             connection.entry = _Entry(header=b"" if proxied else None)
             connection.decoder, connection.began = _ENTERING, self._now
-            self.entering += 1
+            if self.entering >= self._most_entering():
+                self._end(next(iter(self._entering.values())), Ending.HANDSHAKE)
+            self._entering[fd] = connection
             self.observer.opened()
             self._all.partial(connection, self._now)
             self._enter_later(connection)
@@ -131,22 +150,27 @@ class GuardedServer(EpollServer):
             connection.queued = True
             if connection.mask != UNREGISTERED:
                 self._watch(connection)
-            self._waiting.append(connection)
+            queue = self._going_on if connection.entry.goes_on else self._beginning
+            queue[connection.fd] = connection
 
     def _more_to_do(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._going_on or self._beginning)
 
     def _end_turn(self) -> None:
         end = time.perf_counter() + _ENTER_S
-        while self._waiting:
-            connection = self._waiting.popleft()
+        while self._more_to_do():
+            connection = self._next_entering()
             connection.queued = False
-            if connection.fd >= 0:
-                self._enter(connection, connection.entry)
+            self._enter(connection, connection.entry)
             if time.perf_counter() >= end:
                 break
         self._send_answered()
         self._tell_replied(trio.current_time())
+
+    def _next_entering(self) -> Connection:
+        if self._going_on:
+            return self._going_on.popitem(last=False)[1]
+        return self._beginning.popitem(last=len(self._beginning) > _CROWD)[1]
 
     def _enter(self, connection: Connection, entry: _Entry) -> None:
         """Go as far as it can be gone without waiting; then the conversation begins, or the kernel is to watch."""
@@ -164,21 +188,21 @@ class GuardedServer(EpollServer):
         if connection.fd < 0:
             return
         if done:
-            self._open(entry)
+            self._open(connection, entry)
             self._all.whole(connection)
             connection.decoder = None
             self._all.touch(connection, self._now)
             self._read(connection)
         self._watch(connection)
 
-    def _open(self, entry: _Entry) -> None:
+    def _open(self, connection: Connection, entry: _Entry) -> None:
         entry.open = True
-        self.entering -= 1
+        del self._entering[connection.fd]
 
     def _turn_out(self, connection: Connection, entry: _Entry, fault: RemoteProtocolError) -> None:
         """End with a word why; under TLS there is nobody yet to say it to."""
         if self.tls is None:
-            self._open(entry)
+            self._open(connection, entry)
             self._break_off(connection, fault, [])
         else:
             self.observer.broke_protocol(fault.code)
@@ -213,7 +237,7 @@ class GuardedServer(EpollServer):
             entry.closed = True  # if this fails
             entry.tls = self.tls.wrap(connection.fd)
             entry.closed = False
-        entry.waits_to_write = False
+        entry.goes_on, entry.waits_to_write = True, False
         try:
             entry.tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -300,7 +324,9 @@ class GuardedServer(EpollServer):
     def _close(self, connection: Connection, fd: int) -> None:
         entry: _Entry | None = connection.entry
         if entry is not None and not entry.open:
-            self.entering -= 1
+            del self._entering[fd]
+            self._going_on.pop(fd, None)
+            self._beginning.pop(fd, None)
         if entry is not None and entry.tls is not None:
             entry.tls.close()  # which closes the descriptor
         elif entry is None or not entry.closed:

@@ -102,6 +102,8 @@ class LinkFault(StrEnum):
     UNREACHABLE = "unreachable"
     NO_DESCRIPTOR = "no_descriptor"
     CONNECT_TIMEOUT = "connect_timeout"
+    TLS = "tls"
+    CERTIFICATE = "certificate"
     CLOSED = "closed"
     TIMEOUT = "timeout"
     NOT_THE_PROTOCOL = "not_the_protocol"

@@ -1,6 +1,7 @@
 """TCPLink: a connection to a peer that is made and remade, driven by events: for a monitor, which holds many.
 
-Nothing here waits but the look-up of a name, which has the task of `run` for it.
+Nothing here waits but the look-up of a name, which has the task of `run` for it. It is long because connecting, talking
+and TLS take turns on one socket, and each may break in the middle of another.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ import errno
 import math
 import os
 import socket
-from typing import Final, Protocol
+import ssl
+from contextlib import suppress
+from typing import Final
 
 import trio
 
 from lambdamu.address import Address
+from lambdamu.client_tls import TlsConversation, TlsPeer
 from lambdamu.errors import LinkError
+from lambdamu.link import LinkUser
 from lambdamu.link_fault import link_error, refuse_self
 from lambdamu.messages import LinkFault
 from lambdamu.poller import Poller
@@ -26,50 +31,16 @@ _NONBLOCKING: Final = getattr(socket, "SOCK_NONBLOCK", 0)
 _UNDERWAY: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 
-class LinkUser(Protocol):
-    """Who is told what becomes of a link. `now` is seconds of `trio.current_time()`."""
-
-    def connected(self, now: float) -> None:
-        """What `open` had begun is done."""
-
-    def received(self, now: float, data: bytes) -> None:
-        """The peer says something."""
-
-    def broken(self, now: float, why: LinkError) -> None:
-        """It could not be made, or is gone; it is closed."""
-
-
-class Link(Protocol):
-    """One connection at a time. `address` is the one it really goes to, None while there is no connection."""
-
-    address: Address | None
-    user: LinkUser
-
-    async def run(self) -> None:
-        """Do what takes a task, until cancelled."""
-
-    def open(self, now: float, deadline: float) -> bool:
-        """Begin a connection; return whether it is there already, else the user will be told. Raise LinkError.
-
-        Whoever opens it closes it at the deadline. It serves to share out the time between several addresses.
-        """
-
-    def send(self, data: bytes) -> None:
-        """Send all of it, what the peer does not take at once a little later. Raise LinkError."""
-
-    def close(self) -> None:
-        """Close, without waiting for the peer; nothing is told of it. Again does nothing."""
-
-    def why_not_connected(self) -> LinkError:
-        """Return what took too long, where `open` has not come to its end. Before it is closed."""
-
-
 class TCPLink:
-    """A link by TCP to `host`, an address in text form or a name that is looked up at each `open`."""
+    """A link by TCP to `host`, an address in text form or a name that is looked up at each `open`; with TLS or without.
+
+    With TLS it is connected when the handshake is done; where that fails, the next address is tried.
+    """
 
     user: LinkUser
 
-    def __init__(self, host: str, port: int, *, resolver: Resolver, poller: Poller) -> None:
+    def __init__(self, host: str, port: int, *, resolver: Resolver, poller: Poller, tls: TlsPeer | None = None) -> None:
+        self.tls = tls
         self.address: Address | None = None
         self._host = host
         self._port = port
@@ -82,6 +53,8 @@ class TCPLink:
         """Where the connection goes that is there or on its way."""
         self._others: list[SocketAddress] = []
         """Where else it can go when that fails."""
+        self._conversation: TlsConversation | None = None
+        """With TLS: that of the connection which is there or shakes hands."""
         self._unsent = b""
         self._deadline = math.inf
         self._looking_up = False
@@ -112,22 +85,26 @@ class TCPLink:
         return False
 
     def send(self, data: bytes) -> None:
+        if self._conversation is not None:
+            data = self._encrypt(self._conversation, data)
         if self._unsent:
             self._unsent += data  # its turn comes after what waits already
         else:
             self._send(data)
 
     def close(self) -> None:
+        if self._conversation is not None:
+            self._say_goodbye(self._conversation)
         self.address = None
         self._looking_up = False
         self._others = []
-        self._unsent = b""
         self._drop_socket()
 
     def why_not_connected(self) -> LinkError:
         if self._looking_up:
             return LinkError(LinkFault.NO_ADDRESS, f"{self._host} was not looked up in time")
-        return LinkError(LinkFault.CONNECT_TIMEOUT, f"{self._target} did not take the connection in time")
+        what = "shake hands by TLS" if self._conversation is not None else "take the connection"
+        return LinkError(LinkFault.CONNECT_TIMEOUT, f"{self._target} did not {what} in time")
 
     def _go_on(self, now: float, found: list[SocketAddress] | LinkError) -> None:
         """Connect after what takes its time, and tell what comes of it."""
@@ -163,14 +140,16 @@ class TCPLink:
         if code in _UNDERWAY and not _is_connected(sock):
             self._poller.watch(sock, self._decided, writes=True)
             if self._others:
-                # The time left is shared out, so that one address that swallows packets does not spend it all.
-                share = (self._deadline - now) / (1 + len(self._others))
-                self._poller.at(now + share, lambda now: self._try_next(now, sock))
+                self._share_time(now, sock)
             return False
         if code and code not in _UNDERWAY:
             raise OSError(code, os.strerror(code))
-        self._established(sock)
-        return True
+        return self._established(now, sock)
+
+    def _share_time(self, now: float, sock: socket.socket) -> None:
+        """Share out the time left, so that one address that swallows packets does not spend it all."""
+        share = (self._deadline - now) / (1 + len(self._others))
+        self._poller.at(now + share, lambda now: self._try_next(now, sock))
 
     def _decided(self, now: float) -> None:
         """Hear that the connection is made, or cannot be."""
@@ -181,20 +160,26 @@ class TCPLink:
                 raise OSError(code, os.strerror(code))
             if not _is_connected(self._socket):
                 return  # the event was meant for a socket that had the same number
-            self._established(self._socket)
+            there = self._established(now, self._socket)
         except OSError as exc:
             self._fail(now, link_error(exc, self._target))
         except LinkError as exc:
             self._fail(now, exc)
         else:
-            self.user.connected(now)
+            if there:
+                self.user.connected(now)
 
-    def _established(self, sock: socket.socket) -> None:
+    def _established(self, now: float, sock: socket.socket) -> bool:
+        """Take the connection that is made; return whether it is of use at once. Raise OSError, LinkError."""
         assert self._target is not None  # noqa: S101 - it is the one
         refuse_self(sock, self._target)
+        self._poller.watch(sock, self._readable, writes=False)
+        if self.tls is not None:
+            self._begin_tls(now, sock, self.tls)
+            return False
         self.address = self._target
         self._others = []
-        self._poller.watch(sock, self._readable, writes=False)
+        return True
 
     def _fail(self, now: float, why: LinkError) -> None:
         """Try the next address, or tell why there is none left."""
@@ -214,6 +199,8 @@ class TCPLink:
             self._poller.forget(self._socket)
             self._socket.close()
             self._socket = None
+        self._conversation = None
+        self._unsent = b""
 
     def _readable(self, now: float) -> None:
         assert self._socket is not None  # noqa: S101 - else nobody would call
@@ -222,12 +209,14 @@ class TCPLink:
         except BlockingIOError:
             return
         except OSError as exc:
-            self._break(now, self._gone(exc))
+            self._fail(now, self._gone(exc))
             return
-        if data:
+        if not data:
+            self._fail(now, self._closed())
+        elif self._conversation is None:
             self.user.received(now, data)
         else:
-            self._break(now, LinkError(LinkFault.CLOSED, f"{self.address} has closed the connection"))
+            self._hear(now, self._conversation, data)
 
     def _send(self, data: bytes) -> None:
         assert self._socket is not None  # noqa: S101 - it is open
@@ -247,18 +236,87 @@ class TCPLink:
         try:
             self._send(self._unsent)
         except LinkError as exc:
-            self._break(now, exc)
+            self._fail(now, exc)
             return
         if not self._unsent:
             self._poller.watch(self._socket, self._readable, writes=False)
         self._readable(now)
 
-    def _break(self, now: float, why: LinkError) -> None:
-        self.close()
-        self.user.broken(now, why)
-
     def _gone(self, exc: OSError) -> LinkError:
-        return LinkError(LinkFault.CLOSED, f"{self.address}: {os.strerror(exc.errno) if exc.errno else exc}")
+        return LinkError(LinkFault.CLOSED, f"{self._target}: {os.strerror(exc.errno) if exc.errno else exc}")
+
+    def _closed(self) -> LinkError:
+        shaking = self._conversation is not None and self.address is None
+        return LinkError(
+            LinkFault.CLOSED, f"{self._target} has closed the connection{' in the TLS handshake' * shaking}"
+        )
+
+    # TLS
+
+    def _begin_tls(self, now: float, sock: socket.socket, tls: TlsPeer) -> None:
+        """Say hello. Raise OSError, LinkError."""
+        if self._others:
+            self._share_time(now, sock)
+        self._conversation = tls.begin(now)
+        self._conversation.shake_hands()
+        self._send_out(self._conversation)
+
+    def _hear(self, now: float, conversation: TlsConversation, data: bytes) -> None:
+        """Take in bytes of the peer: of the handshake, or what it says."""
+        conversation.take(data)
+        try:
+            if not conversation.established and not self._shake_hands(now, conversation):
+                return
+            said = conversation.read()
+            self._send_out(conversation)
+        except (ssl.SSLError, LinkError) as exc:
+            self._fail_tls(now, conversation, exc)
+            return
+        if said:
+            self.user.received(now, said)
+        if conversation.ended and conversation is self._conversation:
+            self._fail(now, self._closed())
+
+    def _shake_hands(self, now: float, conversation: TlsConversation) -> bool:
+        """Go on with it; return whether there is something to read. Raise ssl.SSLError, LinkError."""
+        done = conversation.shake_hands()
+        self._send_out(conversation)
+        if done:
+            self.address = self._target
+            self._others = []
+            self.user.connected(now)
+        return done and conversation is self._conversation
+
+    def _fail_tls(self, now: float, conversation: TlsConversation, exc: ssl.SSLError | LinkError) -> None:
+        """Fail, and tell the peer why, as far as TLS has a word for it."""
+        assert self._target is not None  # noqa: S101 - it is there
+        if isinstance(exc, LinkError):
+            self._fail(now, exc)
+            return
+        with suppress(LinkError):
+            self._send_out(conversation)
+        self._fail(now, link_error(exc, self._target))
+
+    def _encrypt(self, conversation: TlsConversation, data: bytes) -> bytes:
+        assert self._target is not None  # noqa: S101 - it is there
+        try:
+            return conversation.write(data)
+        except ssl.SSLError as exc:
+            raise link_error(exc, self._target) from exc
+
+    def _send_out(self, conversation: TlsConversation) -> None:
+        """Send what TLS itself has to say. Raise LinkError."""
+        data = conversation.outgoing()
+        if self._unsent:
+            self._unsent += data
+        elif data:
+            self._send(data)
+
+    def _say_goodbye(self, conversation: TlsConversation) -> None:
+        goodbye = conversation.end()
+        if goodbye and not self._unsent and self._socket is not None:
+            with suppress(OSError):
+                self._socket.send(goodbye)
 
 
 def _socket(family: socket.AddressFamily) -> socket.socket:

@@ -8,20 +8,21 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
 from lambdamu.errors import LambdaMuError
+from lambdamu.line_file import LineFileError, read_line_file
 
 _NAME: Final = "commonName"
+_MOST_BYTES: Final = 4 * 2**20
 
 
 class TlsError(LambdaMuError):
     """A file of the certificate, the key or the authorities is not right; str() is one line that names it.
 
-    `which`: "certificate" or "client_ca".
+    `which`: "certificate", "key" or "client_ca".
     """
 
     def __init__(self, which: str, text: str) -> None:
@@ -49,8 +50,8 @@ class TlsDoor:
 
     def __init__(self, policy: TlsPolicy) -> None:
         self.policy = policy
-        self.context = make_context(policy)
         self.expires_at = expiry_of(policy.certificate)
+        self.context = make_context(policy)
 
     def adopt(self, other: TlsDoor) -> None:
         """Shake hands by what another door has read, from now on; those who are in stay in."""
@@ -72,15 +73,17 @@ def make_context(policy: TlsPolicy) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    _read("certificate", policy.certificate)
+    _read("key", policy.key)
     try:
         context.load_cert_chain(policy.certificate, policy.key, password=_no_passphrase)
     except (OSError, ValueError) as exc:
-        raise TlsError(
-            "certificate", f"{policy.certificate} and {policy.key} are no certificate and its key: {_why(exc)}"
-        ) from exc
+        raise TlsError("key", f"{policy.key} is not the key of {policy.certificate}: {_why(exc)}") from exc
     if policy.client_ca:
+        authorities = _read("client_ca", policy.client_ca)
         try:
-            context.load_verify_locations(policy.client_ca)
+            # What stands around certificates is a comment, in any script; OpenSSL wants no other than ASCII.
+            context.load_verify_locations(cadata=authorities.encode("ascii", "ignore").decode())
         except (OSError, ValueError) as exc:
             raise TlsError("client_ca", f"{policy.client_ca} has no certificates of authorities: {_why(exc)}") from exc
         context.verify_mode = ssl.CERT_REQUIRED if policy.client_certificates_required else ssl.CERT_OPTIONAL
@@ -93,10 +96,11 @@ def expiry_of(certificate: str) -> float:
     """Return when the first certificate of a PEM file ends, Unix seconds. Raise TlsError."""
     from cryptography import x509  # noqa: PLC0415 - takes 60 ms to import, and errors are imported by all
 
+    text = _read("certificate", certificate)
     try:
-        found = x509.load_pem_x509_certificates(Path(certificate).read_bytes())[0]
-    except (OSError, ValueError, IndexError) as exc:
-        raise TlsError("certificate", f"{certificate} has no certificate: {_why(exc)}") from exc
+        found = x509.load_pem_x509_certificates(text.encode())[0]
+    except (ValueError, IndexError) as exc:
+        raise TlsError("certificate", f"{certificate} has no certificate in PEM") from exc
     return found.not_valid_after_utc.timestamp()
 
 
@@ -111,10 +115,20 @@ def subject_of(tls: ssl.SSLSocket) -> str:
     return str(names[0]) if names else str(certificate.get("serialNumber", ""))
 
 
+def _read(which: str, path: str) -> str:
+    """Return what stands in a file, before OpenSSL looks: it waits for who writes to a pipe, and says less."""
+    try:
+        return read_line_file(path, _MOST_BYTES).text
+    except LineFileError as exc:
+        raise TlsError(which, str(exc)) from exc
+
+
 def _no_passphrase() -> str:
     raise ValueError("the key has a passphrase, and nobody is here to type it")
 
 
 def _why(exc: Exception) -> str:
-    text = exc.strerror or str(exc) if isinstance(exc, OSError) else str(exc)
-    return text or type(exc).__name__
+    """Return what OpenSSL says, without the line of the source of Python that it stands in."""
+    if isinstance(exc, ssl.SSLError) and exc.reason:
+        return exc.reason.lower().replace("_", " ")
+    return str(exc) or type(exc).__name__

@@ -131,8 +131,18 @@ def check(path: str | None, url: str | None, as_json: bool) -> int:
     metavar="KIND",
     help="What goes wrong: hang-auth, hang-count, no-count, garbage, close, half, slow:SECONDS, count:VALUE.",
 )
+@click.option(
+    "--tls", type=click.Path(), nargs=2, metavar="CERT KEY", help="Serve under TLS, on Linux: two files, PEM."
+)
 def server(
-    listen: Address, name: str, users: int, capacity: int | None, probe_mail: str, load: bool, fault: str | None
+    listen: Address,
+    name: str,
+    users: int,
+    capacity: int | None,
+    probe_mail: str,
+    load: bool,
+    fault: str | None,
+    tls: tuple[str, str] | None,
 ) -> int:
     """Run a backend with its business logic cut out: it lets users in and counts them."""
     from server_stub.backend import ServerOptions, parse_fault, run_server  # noqa: PLC0415
@@ -141,8 +151,10 @@ def server(
         kind = parse_fault(fault) if fault is not None else None
     except ValueError as exc:
         raise click.BadParameter(str(exc), param_hint="--fault") from exc
+    if tls is not None and sys.platform != "linux":
+        raise click.UsageError("--tls needs Linux")
     options = ServerOptions(
-        listen=listen, name=name, users=users, capacity=capacity, fault=kind, probe_mail=probe_mail, load=load
+        listen=listen, name=name, users=users, capacity=capacity, fault=kind, probe_mail=probe_mail, load=load, tls=tls
     )
 
     async def run() -> int:

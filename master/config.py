@@ -23,6 +23,8 @@ from master.webhook_url import WebhookURL
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from lambdamu.client_tls import Trust
+
 
 class Mode(StrEnum):
     """How a backend is probed."""
@@ -74,6 +76,10 @@ class ProbePolicy:
     user_mail: str = attrs.field(default="master@localhost", repr=False)
     user_mail_file: str = ""
     """A file whose one line becomes `user_mail` when the configuration is read: a secret. From the folder of that."""
+    tls: bool = False
+    """Whether backends are probed by TLS; their certificates are checked then, always."""
+    ca_file: str = ""
+    """PEM: the authorities that vouch for backends, from the folder of the configuration; empty: the system's."""
 
 
 @attrs.frozen
@@ -176,7 +182,7 @@ class TlsConfig:
     require_client_certificate: bool = False
     """Whether who has none is not even let in."""
     handshakes: int = 1000
-    """Begun at once, at most; one more is closed."""
+    """Begun at once, at most; one more, and the one that began first is closed."""
 
 
 @attrs.frozen
@@ -213,6 +219,8 @@ class BackendConfig:
     """Lower numbers first; the next one only when nobody of those before can be chosen."""
     load: bool = False
     """Whether it is asked for its own word: that it drains, and the most users it takes now."""
+    tls_name: str = ""
+    """The name that its certificate must have; empty: `host`."""
 
 
 @attrs.frozen
@@ -231,6 +239,8 @@ class Config:
     tls: TlsConfig = TlsConfig()
     gateway: GatewayConfig = GatewayConfig()
     backends: tuple[BackendConfig, ...] = ()
+    trust: Trust | None = None
+    """With `[probe] tls`: what stands in `ca_file`, where the file was read."""
     warnings: tuple[str, ...] = ()
     as_written: Mapping[tuple[str, str], Any] = attrs.field(factory=dict, hash=False)
     """By table and key: what stands in the file where the process works with another value."""
@@ -326,6 +336,7 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "user_name": Bounds(1, 256),
             "user_mail": Bounds(1, MOST_MAIL_BYTES),
             "user_mail_file": Bounds(0, 4096),
+            "ca_file": Bounds(0, 4096),
         },
         ChoiceConfig: {
             "session_s": Bounds(0.1, 7 * 86400),
@@ -369,6 +380,7 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "capacity": Bounds(0, 1_000_000_000),
             "zone": Bounds(0, 128),
             "priority": Bounds(0, 9),
+            "tls_name": Bounds(0, 254),
         },
     }
 )

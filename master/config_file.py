@@ -132,8 +132,10 @@ def _build(raw: Mapping[str, Any], source: str, unfit: list[Fault]) -> Config:
     faults += unfit
     faults += _find_open_door(single["http"])
     faults += _find_two_mails(single["probe"])
+    faults += _find_idle_trust(single["probe"], backends)
     faults += _find_idle_revocation(single["access"])
     faults += _find_tls_faults(**{name: single[name] for name in ("tls", "gateway", "access")})
+    faults += _find_shared_listens([single[name] for name in ("master", "tls", "gateway", "http")])
     faults += _find_shared_places(backends)
     faults += _find_shared_names(backends)
     faults += _find_unknown_tables(raw, source)
@@ -248,6 +250,17 @@ def _find_two_mails(probe: _Table) -> Iterator[Fault]:
         )
 
 
+def _find_idle_trust(probe: _Table, backends: Iterable[_Table]) -> Iterator[Fault]:
+    """Who says whom to trust and leaves it at that would be probed in plain text without knowing it."""
+    if probe.values.get("tls", True):
+        return
+    if probe.values.get("ca_file"):
+        yield Fault(probe.file, probe.entry, "ca_file", "needs tls = true")
+    for table in backends:
+        if table.values.get("tls_name"):
+            yield Fault(table.file, table.entry, "tls_name", "needs tls = true in [probe]")
+
+
 def _find_idle_revocation(access: _Table) -> Iterator[Fault]:
     revocable = access.values.get("keys_file", "unknown") or access.values.get("client_certificates", True)
     if access.values.get("revoked_file") and not revocable:
@@ -272,6 +285,19 @@ def _find_tls_faults(tls: _Table, gateway: _Table, access: _Table) -> Iterator[F
                 yield Fault(tls.file, tls.entry, "client_ca", text)
     if access.values.get("client_certificates") and not wanted:
         yield Fault(access.file, access.entry, "client_certificates", "needs [tls] listen, or [gateway] tls")
+
+
+def _find_shared_listens(tables: Iterable[_Table]) -> Iterator[Fault]:
+    first: dict[tuple[str, int], _Table] = {}
+    for table in tables:
+        listen = table.values.get("listen")
+        if listen is None or listen.port == 0:
+            continue
+        here = [(place, listen.port) for place in places(listen.host)]
+        earlier = next((first[place] for place in here if place in first), None)
+        if earlier is not None:
+            yield Fault(table.file, table.entry, "listen", f"is the same place as that of {earlier.entry}")
+        first.update((place, table) for place in here if place not in first)
 
 
 def _find_shared_places(backends: Iterable[_Table]) -> Iterator[Fault]:

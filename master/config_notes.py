@@ -104,6 +104,8 @@ def _describe_choice(choice: ChoiceConfig) -> Iterator[str]:
 
 def _describe_probe(probe: ProbePolicy) -> Iterator[str]:
     yield f"probe: mode {probe.mode.value}, every {figure(probe.interval_s)} s, timeout {figure(probe.timeout_s)} s"
+    if probe.tls:
+        yield f"probe: by TLS, certificates are checked by {probe.ca_file or 'the authorities of this system'}"
     yield f"up after {_count(probe.rise, 'good probe')}, down after {_count(probe.fall, 'failed probe')} in a row"
     silence = f"after at most {figure(probe.stale_after_s)} s"
     if probe.mode is Mode.HOLD:

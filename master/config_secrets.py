@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from lambdamu.address import printable
+from lambdamu.errors import LambdaMuError
 from lambdamu.line_file import LineFileError, read_line_file
 from master.access import CREDENTIAL_FILES, read_credentials, warn_of_open
-from master.config import MOST_MAIL_BYTES, AccessPolicy, Config, TlsConfig
+from master.config import MOST_MAIL_BYTES, AccessPolicy, Config, ProbePolicy, TlsConfig
 
 if TYPE_CHECKING:
+    from lambdamu.client_tls import Trust
     from lambdamu.tls import TlsDoor
 
 TLS_FILES: Final = ("certificate", "key", "client_ca")
@@ -51,26 +54,38 @@ def find_files(config: Config, folder: str) -> tuple[Config, list[FileFault]]:
     tls = config.tls
     for key in TLS_FILES:
         tls = attrs.evolve(tls, **{key: _path(folder, getattr(tls, key))})  # type: ignore[arg-type]
-    faults += _find_tls_faults(tls)
+    try:
+        warnings += _look_at_tls(tls)
+    except LambdaMuError as exc:
+        faults.append(FileFault("[tls]", getattr(exc, "which", "key"), str(exc)))
+    probe = attrs.evolve(probe, ca_file=_path(folder, probe.ca_file))
+    trust = None
+    if probe.tls:
+        from lambdamu.tls import TlsError  # noqa: PLC0415 - as above
+
+        try:
+            trust = make_trust(probe)
+        except TlsError as exc:
+            faults.append(FileFault("[probe]", exc.which, str(exc)))
     found = attrs.evolve(
         config,
         tls=tls,
         access=attrs.evolve(access, **paths),  # type: ignore[arg-type]
         probe=probe,
+        trust=trust,
         warnings=tuple(warnings),
     )
     return found, faults
 
 
-def _find_tls_faults(tls: TlsConfig) -> Iterator[FileFault]:
+def _look_at_tls(tls: TlsConfig) -> Iterator[str]:
+    """Yield warnings. Raise TlsError when a file is not right."""
     if not (tls.certificate and tls.key):
         return
-    from lambdamu.tls import TlsError  # noqa: PLC0415 - takes 60 ms to import, and not all need it
-
-    try:
-        make_tls_door(tls)
-    except TlsError as exc:
-        yield FileFault("[tls]", exc.which, str(exc))
+    door = make_tls_door(tls)
+    if door.expires_at <= time.time():
+        yield f"{tls.certificate} has ended: clients refuse it"
+    yield from warn_of_open(read_line_file(tls.key))
 
 
 def make_tls_door(tls: TlsConfig, protocols: Sequence[str] = ()) -> TlsDoor:
@@ -87,6 +102,13 @@ def make_tls_door(tls: TlsConfig, protocols: Sequence[str] = ()) -> TlsDoor:
             protocols=tuple(protocols),
         )
     )
+
+
+def make_trust(probe: ProbePolicy) -> Trust:
+    """Return who vouches for backends, from the file as it is now. Raise TlsError when it is not right."""
+    from lambdamu.client_tls import read_trust  # noqa: PLC0415 - not all need it
+
+    return read_trust(probe.ca_file)
 
 
 def _path(folder: str, path: str) -> str:

@@ -17,7 +17,7 @@ import cattrs
 
 from lambdamu.address import Address, parse_host, quoted
 from lambdamu.networks import Network
-from master.config import BOUNDS, TABLES, BackendConfig, Bounds, HttpPolicy
+from master.config import BOUNDS, TABLES, BackendConfig, Bounds, GatewayConfig, HttpPolicy
 from master.webhook_url import WebhookURL
 
 if TYPE_CHECKING:
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 
 # What joins emoji into one, and what spells the flags of regions: Python counts neither as printable.
 _EMOJI_JOINTS: Final = re.compile("[\u200d\U000e0020-\U000e007f]")
+_MAPPED_BITS: Final = 96
+"""Before an IPv4 address that is mapped into IPv6; such an address counts as the IPv4 one everywhere."""
+_ORIGIN: Final = re.compile(
+    r"""(?P<scheme>[a-z][a-z0-9+.-]{0,31})://   # as browsers write it: in lower case, without a path
+    ([a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(:(?P<port>[1-9][0-9]{0,4}))?""",
+    re.VERBOSE,
+)
+_UNWRITTEN_PORTS: Final = frozenset({("http", "80"), ("https", "443")})
+"""By scheme, the port that a browser leaves out."""
 
 
 def read_value(cls: type[Any], key: str, value: object) -> Any:
@@ -128,10 +137,13 @@ def _structure_texts(value: object, _: Any) -> tuple[str, ...]:
 
 def _network(text: str) -> Network:
     try:
-        return ipaddress.ip_network(text)
+        network = ipaddress.ip_network(text)
     except ValueError as exc:
         hint = ": bits are set behind the prefix" if "host bits" in str(exc) else ""
         raise ValueError(f"{quoted(text)} is not a network such as 10.0.0.0/8 or 2001:db8::/32{hint}") from None
+    if network.version == 4 or network.prefixlen < _MAPPED_BITS or network[0].ipv4_mapped is None:
+        return network
+    return ipaddress.ip_network((network[0].ipv4_mapped, network.prefixlen - _MAPPED_BITS))
 
 
 def _structure_advertise(value: object, _: Any) -> tuple[Address, ...]:
@@ -195,6 +207,10 @@ def _check_host(text: str) -> str:
     return _check_somewhere(parse_host(text))
 
 
+def _check_tls_name(text: str) -> str:
+    return parse_host(text) if text else ""
+
+
 def _check_advertised(address: Address) -> Address:
     if address.family is None:
         raise ValueError(f"{quoted(str(address))} is not an address: clients are never told a host name")
@@ -219,11 +235,22 @@ def _check_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(map(parse_host, hosts))
 
 
+def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+    for origin in origins:
+        match = _ORIGIN.fullmatch(origin)
+        if origin != "*" and (match is None or (match["scheme"], match["port"]) in _UNWRITTEN_PORTS):
+            wanted = "an origin as browsers write it, such as https://game.example: lower case, no path, no usual port"
+            raise ValueError(f"{quoted(origin)} is not {wanted}")
+    return origins
+
+
 _CHECKS: Final[Mapping[tuple[type[Any], str], Callable[[Any], Any]]] = MappingProxyType(
     {
         (HttpPolicy, "hosts"): _check_hosts,
+        (GatewayConfig, "origins"): _check_origins,
         (BackendConfig, "name"): _check_name,
         (BackendConfig, "zone"): _check_name,
         (BackendConfig, "host"): _check_host,
+        (BackendConfig, "tls_name"): _check_tls_name,
     }
 )

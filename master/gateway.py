@@ -74,14 +74,9 @@ class Gateway:
         self.rules = rules
 
     def handle(self, request: Request, now: float, peer: Peer) -> Sequence[Response]:
-        response = self._answer(request, now, peer)
-        response = attrs.evolve(
-            response,
-            headers=(*response.headers, *self._cors(request)),
-            head_only=request.method == "HEAD",
-            keep_alive=request.keep_alive,
-        )
-        return [response]
+        said = self._answer(request, now, peer)
+        headers = (*said.headers, *self._cors(request))
+        return [Response(said.status, headers, said.body, request.method == "HEAD", request.keep_alive)]
 
     def prepare(self, batch: Sequence[Request]) -> Quick | None:
         """Return what answers a plain ask of the same bytes: most phones send the same ones each time."""
@@ -97,7 +92,7 @@ class Gateway:
         """Nothing is held for anybody."""
 
     def _answer(self, request: Request, now: float, peer: Peer) -> Response:
-        path = request.target.partition("?")[0]
+        path = _path(request.target)
         methods = _METHODS.get(path)
         if methods is None:
             return _fault(HTTPStatus.NOT_FOUND, "NotFound", f"clients ask at {SERVER_PATH}")
@@ -121,7 +116,8 @@ class Gateway:
             data = _data(request) if request.method == "POST" else None
         except BadJsonError as exc:
             return _fault(HTTPStatus.BAD_REQUEST, "BadData", str(exc))
-        reply = self._door.do_send_server(attrs.evolve(_PLAIN, data=data), now, peer)
+        ask = _PLAIN if data is None else Message(MASTER, Command.EVENT, DO_SEND_SERVER, data)
+        reply = self._door.do_send_server(ask, now, peer)
         assert not isinstance(reply, Later)  # noqa: S101 - it is never held
         return _of_messages(reply)
 
@@ -145,16 +141,24 @@ class Gateway:
         return allowed
 
 
+def _path(target: str) -> str:
+    """Return the path of a target, which may be a whole URL, as proxies are sent it (RFC 9112, 3.2.2)."""
+    scheme, found, rest = target.partition("://")
+    if found and scheme.lower() in {"http", "https"}:
+        target = "/" + rest.partition("/")[2]
+    return target.partition("?")[0]
+
+
 def _of_messages(messages: Sequence[Message], more: Sequence[tuple[str, str]] = ()) -> Response:
     """Return the response to what the master says."""
     [message] = messages
     if message.command == Command.ERROR:
         return _fault(HTTPStatus.BAD_REQUEST, message.data["Code"], message.data["Text"])
-    headers = [_JSON, _NOT_KEPT, *more]
+    headers = [_JSON, _NOT_KEPT]
     after = message.data["Data"].get("RetryAfter")
     if after is not None:
         headers.append(("Retry-After", str(math.ceil(after))))
-    return Response(_STATUSES[Result(message.data["Result"])], headers, _dumps(message.data))
+    return Response(_STATUSES[Result(message.data["Result"])], [*headers, *more], _dumps(message.data))
 
 
 def _fault(status: HTTPStatus, code: str, text: str) -> Response:
@@ -169,13 +173,17 @@ def _data(request: Request) -> Any:
     if not request.body:
         return None
     try:
-        data = json.loads(request.body, object_pairs_hook=_once, parse_constant=_no_number)
+        data = _DECODER.decode(request.body.decode("utf-8-sig"))
     except BadJsonError:
         raise
-    except (ValueError, RecursionError) as exc:
-        raise BadJsonError(
-            f"the body is no JSON: {exc if isinstance(exc, ValueError) else 'nested too deeply'}"
-        ) from exc
+    except UnicodeDecodeError as exc:
+        raise BadJsonError(f"the body is not UTF-8, from its byte {exc.start} on") from exc
+    except json.JSONDecodeError as exc:
+        raise BadJsonError(f"the body is no JSON: {exc}") from exc
+    except RecursionError as exc:
+        raise BadJsonError("the body is nested too deeply") from exc
+    except ValueError as exc:  # Python refuses to read a number of thousands of digits, in words about Python
+        raise BadJsonError("a number in the body has too many digits") from exc
     if data is not None and not isinstance(data, dict):
         raise BadJsonError("Data must be a map")
     return data
@@ -195,4 +203,9 @@ def _no_number(word: str) -> Literal[0]:
 
 
 def _dumps(data: Any) -> bytes:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+    return _ENCODER.encode(data).encode()
+
+
+# Made once: `json.dumps` and `json.loads` make such a one for each call that has options.
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_number)
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))

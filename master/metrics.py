@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
-from importlib.metadata import version
 from typing import Any, Final
 
 import trio
@@ -23,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from lambdamu.errors import LinkError
 from lambdamu.messages import Code, LinkFault, Reason, Result
+from lambdamu.release import find_version
 from lambdamu.tcp_server import Ending
 from master.core.ejection import Verdict
 from master.core.pool import Pool, Spare
@@ -193,7 +193,7 @@ class Metrics(Collector):
 
 @cache
 def _version() -> str:
-    return version("lambdamu")
+    return find_version()
 
 
 def _histogram(name: str, text: str, histogram: Histogram) -> Metric:

@@ -16,11 +16,12 @@ from typing import Final
 
 import trio
 
+from lambdamu.client_tls import TlsPeer
 from lambdamu.datapack import Decoder
 from lambdamu.errors import LinkError, RemoteProtocolError
+from lambdamu.link import Link
 from lambdamu.machine import ChildMachine
 from lambdamu.messages import Batch, LinkFault
-from lambdamu.tcp_link import Link
 from lambdamu.timer import Ticks
 from master.config import Mode
 from master.core.member import WORKING
@@ -117,6 +118,14 @@ class Monitor(ChildMachine):
     def ask_load(self, now: float, *, wanted: bool) -> None:
         """Ask for the load from now on, or not."""
         self._talk.begin(now, wanted=wanted)
+
+    def adopt_tls(self, now: float, tls: TlsPeer | None) -> None:
+        """Connect by it from now on; a connection that is there serves to the next tick."""
+        self._link.tls = tls
+        self._out_of_step = True
+        if self._step is _Step.CONNECTING:
+            self._disconnect()
+            self._begin_probe(now)
 
     def adopt(self, now: float, probing: Probing) -> None:
         """Probe in another way from the next tick on; with other questions, over a new connection."""

@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from lambdamu.address import Address
+from lambdamu.client_tls import TlsPeer, Trust
 from lambdamu.machine import LMList, LogicalMachine
 from lambdamu.poller import make_poller
 from lambdamu.resolver import Resolver
@@ -24,6 +25,7 @@ from lambdamu.timer import Timer
 from master.access import Credentials, read_credentials
 from master.answer_log import AnswerLog
 from master.config import BackendConfig, Config, MasterPolicy
+from master.config_secrets import make_trust
 from master.core.pool import Admin, Spare, State
 from master.core.spare import Taker, find_spare, weigh
 from master.doors import make_doors
@@ -54,7 +56,7 @@ _NOBODY_LIVES_S: Final = 60.0
 class Node(LogicalMachine):
     """A master: `run` serves on `listeners` until `stop`, and then until what was asked is answered.
 
-    Raise LineFileError when a file of `[access]` cannot be used.
+    Raise LineFileError when a file of `[access]` cannot be used, TlsError when one of a certificate cannot.
     """
 
     def __init__(self, config: Config, *, rng: random.Random, log: Logger, answers: AnswerLog | None = None) -> None:
@@ -77,6 +79,7 @@ class Node(LogicalMachine):
         self._watch_entrances()
         self.servers: LMList[Monitor, tuple[float, BackendConfig]] = LMList(self._make_monitor)
         self.observer = observer
+        self._trust = _trust_of(config)
         self._resolver = Resolver()
         self._poller = make_poller(min(_LONGEST_GRID_S, config.probe.interval_s / _GRID_SHARE))
         self._probing = Probing(
@@ -133,6 +136,7 @@ class Node(LogicalMachine):
         if self._nursery is None or not difference:
             return difference
         now, new = trio.current_time(), difference.config
+        self._trust = _trust_of(new)
         fresh = {*difference.added, *difference.moved}
         self.servers.do_prepare([(self._rng.random(), each) for each in new.backends if each.name in fresh])
         # From here on nothing can fail.
@@ -152,6 +156,7 @@ class Node(LogicalMachine):
         for change in difference.changed:
             if change.key == "load":
                 self.servers[change.name].ask_load(now, wanted=change.after)
+        self._adopt_tls(now, difference)
         if probe == before:
             return
         self.observer.secret = probe.user_mail
@@ -160,6 +165,17 @@ class Node(LogicalMachine):
         self._probing = attrs.evolve(self._probing, policy=probe, questions=questions)
         for monitor in self.servers:
             monitor.adopt(now, self._probing)
+
+    def _adopt_tls(self, now: float, difference: Difference) -> None:
+        """Have those connect anew for whom it is another thing whom to trust."""
+        changed = {(change.key, change.name) for change in difference.changed}
+        everybody = not changed.isdisjoint({("tls", ""), ("ca_file", "")})
+        for backend in difference.config.backends:
+            if everybody or ("tls_name", backend.name) in changed:
+                self.servers[backend.name].adopt_tls(now, self._tls_of(backend))
+
+    def _tls_of(self, backend: BackendConfig) -> TlsPeer | None:
+        return None if self._trust is None else TlsPeer(self._trust, backend.tls_name or backend.host)
 
     def read_credentials(self) -> Credentials | None:
         """Return what the files of `[access]` at work hold now. Raise LineFileError; nothing changes."""
@@ -194,9 +210,10 @@ class Node(LogicalMachine):
 
     def _make_monitor(self, item: tuple[float, BackendConfig]) -> Monitor:
         part, backend = item
+        tls = self._tls_of(backend)
         return Monitor(
             backend.name,
-            TCPLink(backend.host, backend.port, resolver=self._resolver, poller=self._poller),
+            TCPLink(backend.host, backend.port, resolver=self._resolver, poller=self._poller, tls=tls),
             first_s=part * self.config.probe.interval_s,
             probing=self._probing,
             load=backend.load,
@@ -274,6 +291,13 @@ class Node(LogicalMachine):
         if len(self.pool) and not self.pool.roll.size:
             return "no backend is in service: the operator has set all of them aside"
         return "no backend works" + ": all failed together, look at this master's network" * together
+
+
+def _trust_of(config: Config) -> Trust | None:
+    """Return who vouches for backends, None where they are not asked by TLS. Raise TlsError."""
+    if not config.probe.tls:
+        return None
+    return config.trust if config.trust is not None else make_trust(config.probe)
 
 
 def _answers(master: MasterPolicy) -> AnswerPolicy:

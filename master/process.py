@@ -11,13 +11,13 @@ import signal
 import socket
 from collections.abc import AsyncIterator
 from functools import partial
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
 
 from lambdamu.line_file import LineFileError
+from lambdamu.release import find_version
 from lambdamu.tls import TlsError
 from master.alerts.alerter import Alerter
 from master.alerts.body import About
@@ -155,7 +155,7 @@ def _make_alerter(node: Node, log: Logger) -> Alerter:
         lambda: node.config.alerts,
         outbox,
         Webhook(),
-        about=About(str(config.master.listen), version("lambdamu")),
+        about=About(str(config.master.listen), find_version()),
         pool=node.pool,
         events=node.events,
         log=log,
@@ -253,18 +253,27 @@ def fit_descriptors(config: Config, log: Logger, held: int) -> Config:
     others = held + 2 * len(config.backends) + _SPARE_DESCRIPTORS
     if config.http.listen is not None:
         others += config.http.connections
+    asked = {"limits": config.limits.connections}
     if config.gateway.listen is not None:
-        others += config.gateway.connections
+        asked["gateway"] = config.gateway.connections
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    doors = 2 if config.tls.listen is not None else 1  # each of the two has so many connections
-    wanted = doors * config.limits.connections + others
+    more = config.limits.connections if config.tls.listen is not None else 0  # the port under TLS has as many again
+    clients = sum(asked.values()) + more
+    wanted = clients + others
     if soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft >= wanted:
         return config
-    fitting = max(1, (soft - others) // doors)
+    # Each gets the same part of what it asks for.
+    fitting = {table: max(1, number * (soft - others) // clients) for table, number in asked.items()}
     log.warning(
-        "few_descriptors", limit=soft, connections=fitting, message=f"raise the limit on open files to {wanted}"
+        "few_descriptors",
+        limit=soft,
+        connections=fitting["limits"],
+        gateway_connections=fitting.get("gateway"),
+        message=f"raise the limit on open files to {wanted}",
     )
-    return config.work_with("limits", "connections", fitting)
+    for table, number in fitting.items():
+        config = config.work_with(table, "connections", number)
+    return config

@@ -40,6 +40,8 @@ class Changed:
     def __str__(self) -> str:
         if (self.entry.strip("[]"), self.key) in SECRETS:
             return f"{self.entry}: {self.key}: another one, it is not shown"
+        if self.before == self.after:
+            return f"{self.entry}: {self.key}: the file is another one"
         return f"{self.entry}: {self.key}: {_show(self.before)} -> {_show(self.after)}"
 
 
@@ -90,6 +92,7 @@ def compare(old: Config, new: Config) -> Difference:
         changed=(
             *(change for a, b in pairs for change in _keys(_entry(a.name), a, b)),
             *(change for live, change in tables if live),
+            *_trust(old, new),
         ),
         fixed=fixed,
         reordered=kept != [name for name in before if name in after],
@@ -111,6 +114,13 @@ def _table(name: str, cls: type[Any], old: Config, new: Config) -> Iterator[tupl
     """Yield each key of a table that is different, and whether it can change live."""
     for change in _keys(f"[{name}]", getattr(old, name), getattr(new, name)):
         yield change.key in _LIVE.get(cls, ()), change
+
+
+def _trust(old: Config, new: Config) -> Iterator[Changed]:
+    """Yield the file of authorities where it has another content under the name that it had."""
+    path = new.probe.ca_file
+    if path == old.probe.ca_file and None not in (old.trust, new.trust) and old.trust != new.trust:
+        yield Changed("[probe]", "ca_file", path, path)
 
 
 def _keys(entry: str, old: Any, new: Any) -> Iterator[Changed]:

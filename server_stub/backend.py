@@ -17,6 +17,7 @@ from lambdamu.datapack import encode
 from lambdamu.machine import LogicalMachine
 from lambdamu.messages import MAX_COUNT
 from lambdamu.tcp_server import PortLimits, PortObserver, TCPServer, open_listeners
+from lambdamu.tls import TlsDoor, TlsError, TlsPolicy
 from lambdamu.wire import MessagePackWire
 from server_stub.faults import Fault, Kind, parse_fault
 from server_stub.faulty import with_fault
@@ -39,6 +40,7 @@ class ServerOptions:
     `users`: how many are there without a connection. `capacity`: most users, those included; None is no limit.
     `load`: whether it says how it does to a master that asks; SIGUSR1 has it drain, and a second one ends that.
     `probe_mail`: who authenticates so is the master, which is no user. `name`: for the eye; "" is the address.
+    `tls`: files of a certificate with its chain and of its key, PEM, for a port under TLS.
     """
 
     listen: Address
@@ -48,15 +50,20 @@ class ServerOptions:
     fault: Fault | None = None
     probe_mail: str = "master@localhost"
     load: bool = False
+    tls: tuple[str, str] | None = None
 
 
 async def run_server(options: ServerOptions, *, say: Say, complain: Say) -> int:
-    """Serve until SIGTERM or SIGINT and return the exit code: 0; 1 when it cannot listen, or at a second signal.
+    """Serve until SIGTERM or SIGINT and return the exit code: 0; 1 when it cannot serve, or at a second signal.
 
     `say` takes the lines that tell where it listens, `complain` those that tell what went wrong.
     """
     try:
+        door = TlsDoor(TlsPolicy(*options.tls)) if options.tls is not None else None
         listeners = open_listeners(options.listen)
+    except TlsError as exc:
+        complain(f"lambdamu server: {exc}")
+        return 1
     except OSError as exc:
         complain(f"lambdamu server: cannot listen on {options.listen}: {exc.strerror or exc}")
         return 1
@@ -66,7 +73,7 @@ async def run_server(options: ServerOptions, *, say: Say, complain: Say) -> int:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stop.at_signal, signals, nursery.cancel_scope)
             async with trio.open_nursery() as port:
-                addresses = await port.start(serve, options, listeners, stop.asked, _Observer(complain), load)
+                addresses = await port.start(serve, options, listeners, stop.asked, _Observer(complain), load, door)
                 for address in addresses:
                     say(f"lambdamu server {printable(options.name) or address} listening on {address}")
             nursery.cancel_scope.cancel()
@@ -79,12 +86,13 @@ async def serve(
     stop: trio.Event,
     observer: PortObserver | None = None,
     load: Load | None = None,
+    door: TlsDoor | None = None,
     *,
     task_status: trio.TaskStatus[list[Address]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve on `listeners` until `stop`, then until what was asked is answered, for a few seconds at most."""
     async with trio.open_nursery() as nursery:
-        server = _make_server(options, nursery, observer, load)
+        server = _make_server(options, nursery, observer, load, door)
         task_status.started(await nursery.start(server.serve, listeners))
         await stop.wait()
         server.stop()
@@ -101,14 +109,22 @@ def make_machine(options: ServerOptions, load: Load | None = None) -> LogicalMac
 
 
 def _make_server(
-    options: ServerOptions, nursery: trio.Nursery, observer: PortObserver | None, load: Load | None
+    options: ServerOptions,
+    nursery: trio.Nursery,
+    observer: PortObserver | None,
+    load: Load | None,
+    door: TlsDoor | None,
 ) -> TCPServer:
     machine, fault = make_machine(options, load), options.fault
     handler, pack = (machine, encode) if fault is None else with_fault(fault, machine, nursery)
     limits = PortLimits(idle_s=_IDLE_S)
     if fault is not None and fault.kind is Kind.CLOSE:
         limits = attrs.evolve(limits, connections=0)  # each connection is one too many, and is closed at once
-    return TCPServer(handler, limits, observer=observer, wire=MessagePackWire(pack))
+    if door is None:
+        return TCPServer(handler, limits, observer=observer, wire=MessagePackWire(pack))
+    from lambdamu.epoll_guarded import GuardedServer  # noqa: PLC0415 - there is none elsewhere than on Linux
+
+    return GuardedServer(handler, limits, observer=observer, wire=MessagePackWire(pack), tls=door)
 
 
 class _Stop:

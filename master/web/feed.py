@@ -45,7 +45,7 @@ class Rates:
         self._seen: dict[str, int] = {}
 
     def take(self, name: str, total: int, seconds: float) -> None:
-        per_s = (total - self._seen.get(name, total)) / seconds
+        per_s = (total - self._seen.get(name, 0)) / seconds
         before = self.per_s.get(name, per_s)
         self.per_s[name] = before + _SMOOTHING * (per_s - before)
         self._seen[name] = total

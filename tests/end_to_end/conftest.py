@@ -21,6 +21,10 @@ from master.cli import main
 
 START_S = 20.0
 
+# What a shell runs in the background ignores Ctrl-C, and so would all that is started here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 class Process:
     """One process; what it says on standard error, line by line, is read in the order it comes."""

@@ -59,8 +59,9 @@ class Terminal:
 
     def interrupt(self) -> int:
         self.popen.send_signal(signal.SIGINT)
+        end = time.monotonic() + 20
         while self.read(5):
-            pass
+            assert time.monotonic() < end, "it goes on"
         return self.popen.wait(10)
 
     def __enter__(self) -> Terminal:

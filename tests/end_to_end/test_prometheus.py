@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
 from tests.end_to_end.conftest import START_S, Stage, ask, free_port, wait_for_port, wait_until_up
 
@@ -77,7 +78,7 @@ def test_prometheus_scrapes_a_master_with_a_token(
     (tmp_path / "tokens").write_text(f"prom: {TOKEN}: read\n")
     _, alive = stage.server("--users", "7")
     port, at = free_port(), free_port()
-    http = f'[http]\nlisten = "127.0.0.1:{port}"\ntokens_file = "tokens"\n'
+    http = f'[http]\nlisten = "127.0.0.1:{port}"\ntokens_file = "tokens"\n' + tls(tmp_path)
     dead = f'[[backend]]\nname = "dead"\nhost = "127.0.0.1"\nport = {free_port()}\ncapacity = 100\n'
     master, clients = stage.master(alive, text=http + dead, backend='name = "<b1>"\ncapacity = 100')
     wait_for_port(port, master)
@@ -103,6 +104,14 @@ def test_prometheus_scrapes_a_master_with_a_token(
     master.signal(signal.SIGHUP)  # without a reload there is no time of one
     for expression in expressions():
         query(at, expression)
+
+
+def tls(folder: Path) -> str:
+    """Return the part of a configuration that has a certificate, which is written into `folder`."""
+    certificate = trustme.CA().issue_cert("localhost")
+    certificate.private_key_pem.write_to_path(folder / "key.pem")
+    certificate.cert_chain_pems[0].write_to_path(folder / "certificate.pem")
+    return f'[tls]\nlisten = "127.0.0.1:{free_port()}"\ncertificate = "certificate.pem"\nkey = "key.pem"\n'
 
 
 def query(port: int, expression: str) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import socket
 import struct
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -25,11 +26,13 @@ from lambdamu.epoll_server import EpollServer
 from lambdamu.machine import LogicalMachine
 from lambdamu.messages import Code, Message, error
 from lambdamu.objects import NOTHING, Later, LMObject, Peer, Reply
+from lambdamu.poller import EpollPoller, Poller, TrioPoller
 from lambdamu.port import Ending, PortLimits, PortObserver
 from lambdamu.stream_server import StreamServer
 from lambdamu.tcp_server import open_listeners
 from lambdamu.testing import MemoryStream, memory_pair, whole
 from lambdamu.testing.streams import Cut
+from tests.lambdamu.sockets import GRID_S
 
 
 def patience_s() -> float:
@@ -41,6 +44,18 @@ def reset(sock: Any) -> None:
     """Close a socket by a reset."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(lambda: EpollPoller(GRID_S), marks=pytest.mark.skipif(sys.platform != "linux", reason="no epoll")),
+        TrioPoller,
+    ],
+    ids=["epoll", "trio"],
+)
+def poller(request: pytest.FixtureRequest) -> Poller:
+    made: Poller = request.param()
+    return made
 
 
 @pytest.fixture(params=[StreamServer, EpollServer], ids=["streams", "epoll"])

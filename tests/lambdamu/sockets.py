@@ -9,6 +9,8 @@ from contextlib import ExitStack, contextmanager
 from lambdamu.resolver import SocketAddress
 
 PATIENCE_S = 30.0
+GRID_S = 0.01
+"""Of the pollers."""
 
 
 def ipv4(host: str, port: int) -> SocketAddress:

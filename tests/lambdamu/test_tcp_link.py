@@ -8,7 +8,6 @@ from __future__ import annotations
 import resource
 import socket
 import struct
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -19,26 +18,13 @@ import trio.testing
 
 import lambdamu.tcp_link
 from lambdamu.address import Address
+from lambdamu.client_tls import TlsPeer
 from lambdamu.errors import LinkError
 from lambdamu.messages import LinkFault
 from lambdamu.poller import EpollPoller, Poller, TrioPoller
 from lambdamu.resolver import Resolver, SocketAddress
 from lambdamu.tcp_link import TCPLink
-from tests.lambdamu.sockets import PATIENCE_S, bound, deaf_listener, ipv4, listener
-
-GRID_S = 0.01
-
-
-@pytest.fixture(
-    params=[
-        pytest.param(lambda: EpollPoller(GRID_S), marks=pytest.mark.skipif(sys.platform != "linux", reason="no epoll")),
-        TrioPoller,
-    ],
-    ids=["epoll", "trio"],
-)
-def poller(request: pytest.FixtureRequest) -> Poller:
-    made: Poller = request.param()
-    return made
+from tests.lambdamu.sockets import GRID_S, PATIENCE_S, bound, deaf_listener, ipv4, listener
 
 
 class User:
@@ -125,10 +111,10 @@ async def pause() -> None:
 
 @asynccontextmanager
 async def made(
-    poller: Poller, host: str, port: int = 7000, resolver: Resolver | None = None
+    poller: Poller, host: str, port: int = 7000, resolver: Resolver | None = None, tls: TlsPeer | None = None
 ) -> AsyncIterator[tuple[TCPLink, User]]:
     """A link that runs; at the end it is closed, and has left nothing behind in the poller."""
-    link = TCPLink(host, port, resolver=resolver or Resolver(), poller=poller)
+    link = TCPLink(host, port, resolver=resolver or Resolver(), poller=poller, tls=tls)
     link.user = user = User(link)
     async with trio.open_nursery() as nursery:
         await nursery.start(poller.run)

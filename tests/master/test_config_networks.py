@@ -21,6 +21,14 @@ def test_networks_of_both_families_are_read() -> None:
     )
 
 
+def test_an_ipv4_network_that_is_mapped_into_ipv6_is_the_ipv4_one() -> None:
+    assert exempt('["::ffff:10.0.0.0/104", "::ffff:192.0.2.1", "::/64"]') == (
+        ipaddress.ip_network("10.0.0.0/8"),
+        ipaddress.ip_network("192.0.2.1/32"),
+        ipaddress.ip_network("::/64"),
+    )
+
+
 @pytest.mark.parametrize(
     ("written", "culprit"),
     [

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import trustme
 
 from lambdamu.keys import Signer
 from master.config import Config
@@ -107,10 +109,57 @@ def test_a_secret_is_shown_nowhere(tmp_path: Path) -> None:
         assert not any(secret in text for text in shown)
 
 
+def write_tls(folder: Path, name: str = "master") -> dict[str, Path]:
+    """Write a certificate and its key; return where they are."""
+    files = {key: folder / f"{name}.{key}" for key in ("certificate", "key", "client_ca")}
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    files["certificate"].write_bytes(issued.cert_chain_pems[0].bytes())
+    files["key"].write_bytes(issued.private_key_pem.bytes())
+    files["key"].chmod(0o600)
+    files["client_ca"].write_bytes(authority.cert_pem.bytes())
+    lines = ["[tls]", 'listen = "127.0.0.1:0"', *(f'{key} = "{path.name}"' for key, path in files.items())]
+    (folder / "pool.toml").write_text("\n".join(lines))
+    return files
+
+
+@pytest.mark.parametrize("key", ["certificate", "key", "client_ca"])
+@pytest.mark.parametrize(("text", "fault"), [(None, "cannot be read"), ("rubbish", ""), ("", ""), ("\0", "")])
+def test_a_file_of_tls_that_is_not_right_is_named_by_its_key(
+    tmp_path: Path, key: str, text: str | None, fault: str
+) -> None:
+    file = write_tls(tmp_path)[key]
+    assert load(tmp_path / "pool.toml").tls.key == str(tmp_path / "master.key")
+    file.unlink()
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path / "pool.toml")
+    [line] = str(caught.value).splitlines()
+    assert line.startswith(f"{tmp_path / 'pool.toml'}: [tls]: {key}: {file} ")
+    assert fault in line
+
+
+def test_a_key_that_everybody_may_read_and_a_certificate_that_has_ended_are_warned_of(tmp_path: Path) -> None:
+    files = write_tls(tmp_path)
+    files["client_ca"].write_bytes("# \u00e9cole\n".encode() + files["client_ca"].read_bytes())
+    nobody_sent = "there is no [[backend]]: every client will be told NoServer"
+    assert load(tmp_path / "pool.toml").warnings == (nobody_sent,)
+    files["key"].chmod(0o644)
+    ended = trustme.CA().issue_cert("localhost", not_after=datetime(2026, 1, 1, tzinfo=UTC))
+    files["certificate"].write_bytes(ended.cert_chain_pems[0].bytes())
+    files["key"].write_bytes(ended.private_key_pem.bytes())
+    _, over, bare = load(tmp_path / "pool.toml").warnings
+    assert over == f"{files['certificate']} has ended: clients refuse it"
+    assert "chmod" in bare
+
+
 def test_check_says_who_is_let_in_and_how_often(tmp_path: Path) -> None:
     said = describe(load(write(tmp_path)))
     assert "clients are let in by pass or token" in said
-    said = describe(parse("[access]\nclient_certificates = true\n[limits]\nasks_per_network_per_s = 0.5"))
+    tls = '[tls]\nlisten = "127.0.0.1:7443"\ncertificate = "c"\nkey = "k"\nclient_ca = "a"\n'
+    said = describe(parse(f"{tls}[access]\nclient_certificates = true\n[limits]\nasks_per_network_per_s = 0.5"))
+    assert "listens on 127.0.0.1:7443 under TLS" in said
     assert "clients are let in by certificate" in said
     assert "asks of one network (/32 or /64): 0.5 a second, 20 at once" in said
     assert not [line for line in describe(Config()) if "let in" in line or "network" in line]

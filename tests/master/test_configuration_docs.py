@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 
 import attrs
 import pytest
+import trustme
 
 from lambdamu.address import Address
 from lambdamu.networks import Network
@@ -20,7 +21,7 @@ from master.webhook_url import WebhookURL
 DOC = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
 COMPLETE, FAULTY = (text for kind, text in BLOCKS if kind == "toml")
-FAULTY_VARIABLES, FAULTS = (text for kind, text in BLOCKS if kind == "text")
+FAULTY_VARIABLES, FAULTS, TLS_FAULTS = (text for kind, text in BLOCKS if kind == "text")
 VARIABLES = dict(word.split("=", 1) for kind, text in BLOCKS if kind == "sh" for word in shlex.split(text))
 TYPES = {
     float: "number",
@@ -46,6 +47,8 @@ ABSENT = {
     ("choice", "session_s"): "learned",
     ("http", "listen"): "off",
     ("alerts", "webhook"): "off",
+    ("tls", "listen"): "off",
+    ("gateway", "listen"): "off",
 }
 
 
@@ -134,6 +137,23 @@ def test_the_faulty_file_gets_the_lines_that_stand_there() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(FAULTY, "pool.toml")
     assert f"{caught.value}\n" == FAULTS
+
+
+def test_faults_of_tls_are_the_lines_that_stand_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse('[tls]\nlisten = "127.0.0.1:0"\ncertificate = "c"', "pool.toml")
+    missing, gone, other = TLS_FAULTS.replace("/etc/lambdamu", str(tmp_path)).splitlines()
+    assert str(caught.value) == missing
+    first, second = (trustme.CA().issue_cert("localhost") for _ in range(2))
+    (tmp_path / "master.key").write_bytes(first.private_key_pem.bytes())
+    file = tmp_path / "pool.toml"
+    file.write_text('[tls]\nlisten = "127.0.0.1:0"\ncertificate = "master.pem"\nkey = "master.key"')
+    for certificate, line in ((None, gone), (second, other)):
+        if certificate is not None:
+            (tmp_path / "master.pem").write_bytes(certificate.cert_chain_pems[0].bytes())
+        with pytest.raises(ConfigError) as caught:
+            load(file)
+        assert str(caught.value) == line.replace("pool.toml", str(file), 1)
 
 
 def test_the_variables_that_stand_there_are_a_pool_and_the_faulty_ones_get_their_lines() -> None:

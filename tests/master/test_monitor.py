@@ -18,9 +18,9 @@ import trio.testing
 from lambdamu.address import Address
 from lambdamu.datapack import DEFAULT_LIMITS, Decoder, encode
 from lambdamu.errors import LinkError
+from lambdamu.link import LinkUser
 from lambdamu.messages import LinkFault, Message
 from lambdamu.poller import EpollPoller, Poller, TrioPoller
-from lambdamu.tcp_link import LinkUser
 from master.config import Mode, ProbePolicy
 from master.core.backend import Backend
 from master.core.health import HealthPolicy, Said

@@ -149,3 +149,25 @@ async def test_one_that_is_closed_does_nothing_more_from_that_moment_on(autojump
         await trio.sleep(10.0)
         assert len(scene.backend.connected_at) == 1
         assert (scene.seen.good, scene.seen.failures, scene.backend.open) == (0, [], 0)
+
+
+@BOTH
+async def test_who_is_trusted_anew_is_connected_to_anew_at_once_or_by_the_tick(
+    mode: Mode, autojump_clock: object
+) -> None:
+    async with watched(mode=mode) as scene:
+        await trio.sleep(5.0)
+        connected = len(scene.backend.connected_at)
+        scene.monitor.adopt_tls(trio.current_time(), None)
+        await trio.sleep(1.1)
+        assert len(scene.backend.connected_at) > connected
+        assert scene.seen.failures == []
+        begun = len(scene.backend.connected_at) + 1
+        scene.backend.connect_hangs = True
+        await scene.backend.close_all()
+        await scene.until(lambda: len(scene.backend.connected_at) == begun)
+        scene.backend.connect_hangs = False
+        scene.monitor.adopt_tls(trio.current_time(), None)
+        await trio.sleep(0.01)
+        assert len(scene.backend.connected_at) == begun + 1
+        assert scene.backend.open <= 1

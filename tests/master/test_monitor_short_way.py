@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from lambdamu.address import Address
 from lambdamu.datapack import DEFAULT_LIMITS
 from lambdamu.errors import LinkError
+from lambdamu.link import LinkUser
 from lambdamu.messages import LinkFault
 from lambdamu.poller import TrioPoller
-from lambdamu.tcp_link import LinkUser
 from lambdamu.testing import run_virtual
 from master.config import Mode, ProbePolicy
 from master.core.backend import Backend

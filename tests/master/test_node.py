@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import structlog
 import trio
 from prometheus_client import CollectorRegistry
@@ -19,7 +21,7 @@ from lambdamu.objects import Peer
 from lambdamu.tcp_server import PortLimits, open_listeners
 from lambdamu.testing import FakeBackend, Script
 from master.answer_log import PLAIN_EVERY_S
-from master.config import BackendConfig, Config, MasterPolicy, ProbePolicy
+from master.config import BackendConfig, Config, GatewayConfig, MasterPolicy, ProbePolicy, TlsConfig
 from master.core.health import Said
 from master.core.pool import Ask, Assignment, State
 from master.entrances import Entrance
@@ -231,6 +233,23 @@ def test_where_descriptors_are_few_connections_are_fewer_and_probes_keep_theirs(
     assert capture.entries[0]["event"] == "few_descriptors"
     enough = Config(limits=PortLimits(connections=5), backends=backends)
     assert fit_descriptors(enough, log, 10) is enough
+
+
+def test_where_descriptors_are_few_each_entrance_gets_the_same_part_of_what_it_asks_for() -> None:
+    log, _ = capturing_log()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    more = max(hard, 10**6)
+    config = Config(
+        limits=PortLimits(connections=more),
+        tls=TlsConfig(listen=Address("127.0.0.1", 1)),
+        gateway=GatewayConfig(listen=Address("127.0.0.1", 2), connections=2 * more),
+    )
+    few = fit_descriptors(config, log, 10)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = 2 * few.limits.connections + few.gateway.connections
+    assert soft - 40 < taken + 10 <= soft
+    assert few.gateway.connections == pytest.approx(2 * few.limits.connections, abs=2)
+    assert few.written("gateway", "connections") == 2 * more
 
 
 async def test_a_backend_that_says_it_drains_is_set_aside_for_those_who_watch() -> None:

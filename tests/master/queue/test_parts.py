@@ -206,6 +206,32 @@ def test_a_queue_that_nobody_waited_in_has_saved_nothing_up() -> None:
     assert order.count(new) in (5, 6)
 
 
+def test_a_queue_whose_call_nobody_came_for_has_its_turn_again() -> None:
+    shares, lines, order = Shares(), [Line(name, TemplatePolicy(), 0.0) for name in ("one", "two")], list[str]()
+    for line in lines:
+        line.add(ticket(1))
+        shares.begin(0.0, line)
+    for _ in range(6):
+        first = shares.next(0.0)
+        assert first is not None
+        order.append(first.queue)
+        shares.serve(0.0, first)
+        if first is lines[0]:
+            shares.take_back(first)
+    assert order == ["one", "two", "one", "one", "one", "one"]
+
+
+def test_a_deadline_that_came_nearer_leaves_nothing_behind() -> None:
+    tickets = {1: ticket(1, lease_until=100.0)}
+    deadlines = Deadlines(tickets)
+    for sooner in range(50):
+        tickets[1].lease_until = 100.0 - sooner
+        deadlines.watch(tickets[1])
+    tickets[1].lease_until = 1000.0
+    assert list(deadlines.due(500.0, 1000)) == []
+    assert len(deadlines) == 1
+
+
 @given(
     st.lists(st.tuples(st.sampled_from(["new", "renew", "sooner", "gone", "wait"]), st.integers(0, 20)), max_size=200)
 )

@@ -39,6 +39,7 @@ async def exported(site: Any) -> Exported:
         node, metrics = scene.node, scene.node.metrics
         metrics.watch_log(lambda: 0)
         metrics.reloaded_at = 1.0
+        metrics.certificates["tls"] = lambda: 2e9
         for name in ("b1", "b2"):
             scene.report(name, 5)
             metrics.probed(name, None, 0.001)

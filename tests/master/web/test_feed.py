@@ -7,6 +7,8 @@ from typing import Any
 
 import trio
 
+from master.web.feed import Rates
+
 
 class Reader:
     """A browser's `EventSource`, on a plain socket."""
@@ -127,3 +129,9 @@ async def test_a_reader_that_falls_behind_is_ended_so_that_it_begins_anew(site: 
         assert [piece async for piece in frames] == []
         await frames.aclose()
         here.web.feed.readers -= 1
+
+
+def test_what_came_before_the_first_look_is_in_the_rate() -> None:
+    rates = Rates()
+    rates.take("OK", 5, 2.0)
+    assert rates.per_s == {"OK": 2.5}
