@@ -22,12 +22,13 @@ from benchmarks.mixed import MIXED
 from benchmarks.operators import OPERATORS
 from benchmarks.pool import POOL
 from benchmarks.probes import PROBES
+from benchmarks.queue import QUEUE
 from benchmarks.report import Benchmark, Outcome, as_json, print_machine, print_outcome
 from benchmarks.stage import Stage
 from benchmarks.tls import TLS
 from benchmarks.workshop import CannotMeasureError, Tools, make_tools
 
-_EACH: Final = (SHORT, KEPT, IDLE, PROBES, POOL, MIXED, OPERATORS, GATEWAY, TLS, FLOOD)
+_EACH: Final = (SHORT, KEPT, IDLE, PROBES, POOL, QUEUE, MIXED, OPERATORS, GATEWAY, TLS, FLOOD)
 ALL: Final = {benchmark.name: benchmark for benchmark in _EACH}
 
 
@@ -46,7 +47,7 @@ ALL: Final = {benchmark.name: benchmark for benchmark in _EACH}
 def main(names: tuple[str, ...], rounds: int, seconds: float, python: str, json_wanted: bool) -> None:
     """Measure ours beside HAProxy, nginx and a bare C loop.
 
-    NAME: short, kept, idle, probes, pool, mixed, operators, gateway, tls, flood; all of them without one.
+    NAME: short, kept, idle, probes, pool, queue, mixed, operators, gateway, tls, flood; all of them without one.
     """
     chosen = [ALL[name] for name in dict.fromkeys(names or ALL)]
     try:

@@ -67,6 +67,33 @@ class Reason(StrEnum):
     """Too many asks came from the network of the client."""
 
 
+class QueueReason(StrEnum):
+    """Why the virtual queue lets a client wait, or does not take it: the same word on the wire and in metrics."""
+
+    NO_PLACE = "NoPlace"
+    """All backends are full."""
+    NO_BACKEND = "NoBackend"
+    """None works."""
+    FEWER_BACKENDS = "FewerBackends"
+    """Some are down, ejected or drained, and the others are full."""
+    RATE = "Rate"
+    """As many are let in as may be in a minute."""
+    CALLS = "Calls"
+    """As many are called as may be at a time, and have not come yet."""
+    HELD = "Held"
+    """The operator holds the queue."""
+    IN_LINE = "InLine"
+    """Others are before it."""
+    CLOSED = "Closed"
+    """The operator has closed the queue."""
+    FULL = "Full"
+    """There is no place left in the queue, or none for the network of the client."""
+    NO_QUEUE = "NoQueue"
+    """There is no queue of this name, and none can be opened."""
+    USED = "Used"
+    """With this ticket somebody has been let in."""
+
+
 class LinkFault(StrEnum):
     """Why a question to a peer failed: the same word in logs, metrics and explanations."""
 

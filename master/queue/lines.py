@@ -1,0 +1,87 @@
+"""The queues that are open, by id; from which template one is opened, and when it is closed again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Final
+
+from lambdamu.messages import QueueReason
+from master.queue.line import Line
+from master.queue.policy import TemplatePolicy
+
+DEFAULT: Final = "default"
+
+
+class Lines:
+    """At most `most` queues. One to which no ticket belongs any more makes room for another when there is need."""
+
+    def __init__(self, templates: tuple[TemplatePolicy, ...], most: int) -> None:
+        self._templates = templates
+        self._most = most
+        self._lines: dict[str, Line] = {}
+        self._idle: OrderedDict[str, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __iter__(self) -> Iterator[Line]:
+        return iter(self._lines.values())
+
+    def __getitem__(self, queue: str) -> Line:
+        return self._lines[queue]
+
+    def set(self, now: float, templates: tuple[TemplatePolicy, ...], most: int) -> None:
+        """Take on other templates; a queue whose id fits none any more stays as it is until it is empty."""
+        self._templates, self._most = templates, most
+        for line in self:
+            line.set(now, self._template(line.queue) or line.template)
+
+    def called(self, queue: str) -> str:
+        """Return the queue that serves asks for `queue`: that one, or `default` where no template fits."""
+        return queue if self._template(queue) is not None else DEFAULT
+
+    def open(self, now: float, queue: str) -> Line | QueueReason:
+        """Return a queue, opened if need be; else why there is none."""
+        if queue in self._lines:
+            return self._lines[queue]
+        template = self._template(queue)
+        if template is None:
+            return QueueReason.NO_QUEUE
+        if len(self._lines) >= self._most and not self._close_one():
+            return QueueReason.FULL
+        return self._put(Line(queue, template, now))
+
+    def open_again(self, now: float, queue: str) -> Line:
+        """Return a queue that was open before a restart, whatever the templates are now."""
+        if queue in self._lines:
+            return self._lines[queue]
+        return self._put(Line(queue, self._template(queue) or TemplatePolicy(queue), now))
+
+    def enter(self, queue: str) -> None:
+        """Count a ticket that belongs to a queue."""
+        self._lines[queue].tickets += 1
+        self._idle.pop(queue, None)
+
+    def leave(self, queue: str) -> None:
+        """Count one that does no longer."""
+        line = self._lines[queue]
+        line.tickets -= 1
+        if not line.tickets:
+            self._idle[queue] = None
+
+    def _put(self, line: Line) -> Line:
+        self._lines[line.queue] = line
+        self._idle[line.queue] = None
+        return line
+
+    def _close_one(self) -> bool:
+        if not self._idle:
+            return False
+        queue, _ = self._idle.popitem(last=False)
+        del self._lines[queue]
+        return True
+
+    def _template(self, queue: str) -> TemplatePolicy | None:
+        return next((each for each in self._templates if fnmatchcase(queue, each.pattern)), None)

@@ -1,0 +1,69 @@
+"""What the store keeps of a ticket. Times are of the master's clock; `moved` takes them to the wall clock and back."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Final
+
+import attrs
+
+from master.queue.numbers import NumberBlock
+from master.queue.ticket import Lane, Stage, Ticket
+
+
+@attrs.frozen
+class TicketRow:
+    number: int
+    queue: str
+    client: bytes | None
+    network: bytes | None
+    lane: int
+    order: int
+    stage: str
+    joined_at: float
+    lease_until: float
+    claim_until: float
+    returned: bool
+    shown: int | None
+    polled_at: float
+    retry_after_s: float
+    away: bool
+    grant: str | None
+
+    def moved(self, by_s: float) -> TicketRow:
+        """Return it by a clock that shows `by_s` more."""
+        return attrs.evolve(
+            self,
+            joined_at=self.joined_at + by_s,
+            lease_until=self.lease_until + by_s,
+            claim_until=self.claim_until + by_s,
+            polled_at=self.polled_at + by_s,
+        )
+
+
+@attrs.frozen
+class Changes:
+    """What to write in one commit: rows to put in place of older ones, numbers to delete, numbers that are not used.
+
+    `unused` None: it stays as it was, because more is to be written before the numbers that were given are all there.
+    `anew`: delete all rows first.
+    """
+
+    rows: list[TicketRow]
+    gone: list[int]
+    unused: tuple[NumberBlock, ...] | None
+    anew: bool = False
+
+
+_FIELDS: Final = tuple(field.name for field in attrs.fields(TicketRow))
+_VALUES: Final = attrgetter(*_FIELDS)
+
+
+def to_row(ticket: Ticket) -> TicketRow:
+    return TicketRow(*_VALUES(ticket))
+
+
+def to_ticket(row: TicketRow) -> Ticket:
+    """Raise ValueError on a lane or a stage that does not exist."""
+    values = {name: getattr(row, name) for name in _FIELDS}
+    return Ticket(**values | {"lane": Lane(row.lane), "stage": Stage(row.stage)})
