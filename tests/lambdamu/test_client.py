@@ -94,7 +94,7 @@ async def test_it_connects_and_logs_in(master: Any) -> None:
         stats = await closed(backend)
     assert (stats.user_name, stats.user_mail) == ("ann", "ann@example.org")
     [ask] = asked.asks
-    assert ask.data["Want"] == ["Name", "Alternates", "TTL"]
+    assert ask.data["Want"] == ["Name", "Alternates", "TTL", "Turn"]
     assert len(ask.data["Client"]) == 32
 
 

@@ -89,7 +89,7 @@ def test_a_file_of_a_version_to_come_is_let_alone(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
     SqliteStore(str(file)).save(SOME)
     with closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
     refused(file)
 
 
