@@ -142,6 +142,7 @@ def check(path: str | None, url: str | None, as_json: bool) -> int:
     "--tls", type=click.Path(), nargs=2, metavar="CERT KEY", help="Serve under TLS, on Linux: two files, PEM."
 )
 def server(  # noqa: PLR0913 - click gives all options by name
+    *,
     listen: Address,
     name: str,
     users: int,

@@ -33,9 +33,9 @@ _NUMBERS_PER_S: Final = 2**20
 
 
 def first_number(now_unix: float, rng: random.Random) -> int:
-    """Return where a process begins: above all numbers of those that began a second ago or before, below 2**53.
+    """Return where a process begins: above all numbers of those that began two seconds ago or before, below 2**53.
 
-    Those that begin in one second are told apart by chance; only a common store keeps them apart for sure.
+    Those that begin within two seconds are told apart by chance; only a common store keeps them apart for sure.
     """
     return int(now_unix) * _NUMBERS_PER_S + rng.randrange(_NUMBERS_PER_S)
 

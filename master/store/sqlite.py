@@ -29,10 +29,8 @@ _FORMS: Final = (
     ),
 )
 """What each form has more than the one before it: a file of an older form is brought up at the first call."""
-_TAKE: Final = """
-    INSERT INTO number VALUES (:name, :least + :size)
-    ON CONFLICT (name) DO UPDATE SET next = max(next, :least) + :size RETURNING next
-"""
+_MOST: Final = 2**63 - 1
+"""The largest integer that it keeps."""
 
 T = TypeVar("T")
 
@@ -96,9 +94,14 @@ def _save(connection: sqlite3.Connection, state: State) -> None:
 
 
 def _take(connection: sqlite3.Connection, name: str, size: int, least: int) -> int:
-    # The row is read to its end: the statement is not done before.
-    [(after,)] = connection.execute(_TAKE, {"name": name, "size": size, "least": least}).fetchall()
-    return int(after) - size
+    row = connection.execute("SELECT next FROM number WHERE name = ?", (name,)).fetchone()
+    kept = row[0] if row is not None else 0
+    # What it cannot count with it would take for 0, and give numbers a second time.
+    if type(kept) is not int or not 0 <= max(kept, least) <= _MOST - size:
+        raise ValueError(f"its row of numbers {name} cannot be gone on with")
+    first = max(kept, least)
+    connection.execute("INSERT OR REPLACE INTO number VALUES (?, ?)", (name, first + size))
+    return first
 
 
 def _secret(connection: sqlite3.Connection, name: str, fresh: bytes) -> bytes:
