@@ -155,7 +155,7 @@ class Verifier:
     def check(self, now_unix: float, data: Any) -> Turn | TurnFault:
         """Return the Turn that `data` is, as it came from the wire, when it holds now and here; else the first fault.
 
-        It is not used by that. Rubbish costs at most one signature, about 100 us, and nothing of it is kept.
+        It is not used by that. Rubbish costs at most one signature, about 200 us, and nothing of it is kept.
         """
         text = as_text(data)
         if text is None:

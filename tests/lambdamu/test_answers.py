@@ -220,4 +220,4 @@ def test_seconds_are_numbers_that_are_not_negative(value: Any, seconds: float | 
 )
 def test_a_ticket_and_a_turn_are_texts_that_would_be_taken(value: Any, ticket: str | None) -> None:
     assert answered({"Ticket": value}, "Wait").ticket == ticket
-    assert answered({"Turn": value}).turn == ticket
+    assert answered({"IP": "192.0.2.1", "Port": 1, "Turn": value}).turn == ticket
