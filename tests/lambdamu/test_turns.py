@@ -95,6 +95,9 @@ def test_a_client_has_the_hash_that_the_master_shows() -> None:
 @example({"Turn": TEXT})
 @example(True)
 @example(TEXT + "=")
+@example(TEXT[:-2])
+@example(to_base64url(DATA + b"\0\0\0"))
+@example(to_base64url(DATA[:-1]))
 def test_no_other_value_is_ever_taken_or_raises(data: Any) -> None:
     fault = verifier().check(NOW, data)
     assert isinstance(fault, TurnFault)
@@ -193,6 +196,13 @@ def test_a_million_turns_are_remembered_in_bounded_room() -> None:
     assert 0.9 <= used.filled <= 1
     # Each key of a set and its slots, 32 bytes of the number among them: what is held is what is counted.
     assert sum(map(sys.getsizeof, used._used.values())) + 32 * len(used) < 10_000 * 150
+
+
+def test_what_is_remembered_twice_takes_room_once() -> None:
+    used = UsedTurns(most=10)
+    for turn in (a_turn(1, NOW), a_turn(1, NOW), a_turn(1, NOW, "k2"), a_turn(1, NOW + 1)):
+        used.add(turn)
+    assert (len(used), used.filled, used.crowded_out) == (3, 0.3, 0)
 
 
 def test_nobody_is_let_in_twice_for_want_of_room_and_who_was_called_last_is_let_in() -> None:

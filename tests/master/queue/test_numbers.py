@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,21 @@ def test_masters_that_ask_one_file_at_once_get_blocks_of_their_own(tmp_path: Pat
     for thread in threads:
         thread.join()
     assert sorted(firsts) == list(range(0, 200, 10))
+
+
+def test_who_finds_the_file_in_use_waits_for_it(tmp_path: Path) -> None:
+    file, firsts = str(tmp_path / "state.db"), []
+    store = SqliteStore(file)
+    assert store.take_block("turn", 10) == 0
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        thread = threading.Thread(target=lambda: firsts.append(store.take_block("turn", 10)))
+        thread.start()
+        thread.join(0.1)
+        assert thread.is_alive()
+        other.execute("COMMIT")
+        thread.join()
+    assert firsts == [10]
 
 
 _KILLED = """
