@@ -86,7 +86,7 @@ class _OneClient:
         return await self._go(answer, endpoint)
 
     async def _go(self, answer: Answer, endpoint: Address) -> int:
-        async with self._caller.login(endpoint) as login:
+        async with self._caller.login(endpoint, answer.turn) as login:
             if isinstance(login, Failure):
                 return self._fail(login, Outcome(_NOT_REACHED, answer.ip, answer.port))
             self._show(Outcome(answer.result, answer.ip, answer.port, login.task))

@@ -17,8 +17,7 @@ import trio
 from client_stub.caller import ask_any
 from client_stub.options import ClientOptions
 from client_stub.tally import Tally
-from lambdamu.address import Address
-from lambdamu.answers import Failure, explain_refusal
+from lambdamu.answers import Answer, Failure, explain_refusal
 from lambdamu.caller import Caller, Login
 
 IN_FLIGHT: Final = 100
@@ -82,20 +81,21 @@ class Load:
 
     async def _arrive(self, stay: AsyncExitStack) -> Login | None:
         """Ask and log in; the connection lasts as long as `stay`. Return None when this is not to be or fails."""
-        endpoint = await self._ask()
-        if endpoint is None:
+        answer = await self._ask()
+        endpoint = None if answer is None else answer.endpoint
+        if answer is None or endpoint is None:
             return None
         backend = self.tally.sent_to(endpoint)
         if self._options.ask_only:
             return None
-        login = await stay.enter_async_context(self._caller.login(endpoint))
+        login = await stay.enter_async_context(self._caller.login(endpoint, answer.turn))
         if isinstance(login, Failure):
             self.tally.login_failed(backend, login)
             return None
         backend.connected += 1
         return login
 
-    async def _ask(self) -> Address | None:
+    async def _ask(self) -> Answer | None:
         self.tally.asked += 1
         began = trio.current_time()
         asked = await ask_any(partial(self._caller.ask, data=self._options.data), self._options.masters, self._rng)
@@ -106,7 +106,7 @@ class Load:
         self.tally.answer_s.append(trio.current_time() - began)
         if answer.endpoint is None:
             self.tally.turned_away(f"master {master}: {explain_refusal(answer)}")
-        return answer.endpoint
+        return answer
 
 
 @contextmanager

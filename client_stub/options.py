@@ -9,6 +9,7 @@ import attrs
 from attrs.validators import ge, optional
 
 from lambdamu.address import Address
+from lambdamu.messages import TURN
 from lambdamu.passes import MOST_CHARACTERS
 
 
@@ -47,10 +48,14 @@ class ClientOptions:
     timeout_s: float = attrs.field(default=5.0, validator=_positive)
     pass_text: str | None = attrs.field(default=None, validator=_sendable, repr=False)
 
+    turn: bool = False
+    """Whether a Turn is wanted, and handed on."""
+
     @property
     def data(self) -> dict[str, Any] | None:
         """The `Data` of an ask; None: the ask is a plain one."""
-        return None if self.pass_text is None else {"Pass": self.pass_text}
+        said: dict[str, Any] = {} if self.pass_text is None else {"Pass": self.pass_text}
+        return (said | {"Want": [TURN]} if self.turn else said) or None
 
     @property
     def is_load(self) -> bool:

@@ -18,6 +18,7 @@ from lambdamu.messages import (
     MASTER,
     SERVER,
     TASK_OBJECT,
+    TURN,
     Batch,
     Command,
     LinkFault,
@@ -30,7 +31,8 @@ from lambdamu.messages import (
 
 _MAX_ALTERNATES: Final = 16
 _WHY_CHARS: Final = 32
-_TICKET_BYTES: Final = 200
+_SIGNED_BYTES: Final = 200
+"""A Ticket and a Turn are no longer."""
 _LONGEST_TOLD_S: Final = 1e9
 """Nobody waits for longer, and the number would fill the line."""
 _OURS: Final = frozenset({LinkFault.NO_DESCRIPTOR, LinkFault.NO_ADDRESS, LinkFault.UNREACHABLE})
@@ -77,8 +79,16 @@ class Answer:
     @property
     def ticket(self) -> str | None:
         """The place in the queue, to be shown at the next ask."""
-        ticket = as_text(self.data.get("Ticket"))
-        return ticket if ticket and len(ticket.encode()) <= _TICKET_BYTES else None
+        return self._signed("Ticket")
+
+    @property
+    def turn(self) -> str | None:
+        """The right to connect to the backend that is named first, to be shown there."""
+        return self._signed(TURN)
+
+    def _signed(self, key: str) -> str | None:
+        text = as_text(self.data.get(key))
+        return text if text and len(text.encode()) <= _SIGNED_BYTES else None
 
 
 @attrs.frozen

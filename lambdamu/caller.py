@@ -18,6 +18,7 @@ from lambdamu.messages import (
     AUTH,
     DO_SEND_SERVER,
     MASTER,
+    TURN,
     USER_MAIL,
     USER_NAME,
     Batch,
@@ -68,27 +69,27 @@ class Caller:
         await client.aclose()
         return answer
 
-    async def log_in(self, backend: Address) -> Login | Failure:
-        """Log in to a backend; whoever gets the login closes it."""
-        called = await self._call(backend, self._introduction(), read_task)
+    async def log_in(self, backend: Address, turn: str | None = None) -> Login | Failure:
+        """Log in to a backend, showing a `turn` where there is one; whoever gets the login closes it."""
+        called = await self._call(backend, self._introduction(turn), read_task)
         if isinstance(called, Failure):
             return called.of("backend", backend)
         client, task = called
         return Login(task, client)
 
     @asynccontextmanager
-    async def login(self, backend: Address) -> AsyncIterator[Login | Failure]:
+    async def login(self, backend: Address, turn: str | None = None) -> AsyncIterator[Login | Failure]:
         """Log in to a backend; the connection lasts until the end of the block."""
-        login = await self.log_in(backend)
+        login = await self.log_in(backend, turn)
         try:
             yield login
         finally:
             if isinstance(login, Login):
                 await login.client.aclose()
 
-    def _introduction(self) -> bytes:
-        name = Message(AUTH, Command.SET, USER_NAME, self.user_name)
-        return encode([name, Message(AUTH, Command.SET, USER_MAIL, self.user_mail)])
+    def _introduction(self, turn: str | None) -> bytes:
+        said = ((TURN, turn), (USER_NAME, self.user_name), (USER_MAIL, self.user_mail))
+        return encode([Message(AUTH, Command.SET, name, text) for name, text in said if text is not None])
 
     async def _call(
         self, address: Address, question: bytes, read: Callable[[Batch], T | Failure | None]

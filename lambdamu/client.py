@@ -146,7 +146,7 @@ class Client:
     async def _go(self, plan: Plan, step: Go) -> Connection | None:
         began = trio.current_time()
         try:
-            login = await self._caller.log_in(step.backend)
+            login = await self._caller.log_in(step.backend, step.turn)
             now = trio.current_time()
             if isinstance(login, Failure):
                 plan.login_failed(now, step, login)

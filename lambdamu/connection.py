@@ -11,7 +11,7 @@ import trio
 from lambdamu.datapack import Decoder
 from lambdamu.errors import RemoteProtocolError
 from lambdamu.messages import Batch, Message
-from lambdamu.objects import Later, Peer
+from lambdamu.objects import Farewell, Later, Peer
 from lambdamu.port import (
     BATCHES_A_TURN,
     FLUSH_BYTES,
@@ -50,6 +50,10 @@ class _Gone(Exception):  # noqa: N818 - it ends a conversation, and that is no e
         self.how = how
 
 
+class _Parted(Exception):  # noqa: N818 - it ends a conversation, and that is no error
+    """The peer was answered for the last time."""
+
+
 class Connection:
     """One connection: what was read and not yet served, what was answered and not yet sent, and since when."""
 
@@ -84,6 +88,9 @@ class Connection:
                     await self._serve(received)
                 except RemoteProtocolError as exc:
                     return await self._break_off(exc)
+                except _Parted:
+                    await self._flush()
+                    return await self._end(Ending.REFUSED)
                 await self._flush()
             except _Gone as gone:
                 return gone.how
@@ -142,6 +149,9 @@ class Connection:
                 self._owed_s += now - asked_at
             else:
                 answers += reply
+                if type(reply) is Farewell:
+                    self._out += self._server.wire.pack(answers)
+                    raise _Parted
         if answers:
             self._out += self._server.wire.pack(answers)
             self._replied += 1
@@ -200,7 +210,7 @@ class Connection:
         return await self._end(Ending.PROTOCOL)
 
     async def _end(self, how: Ending) -> Ending:
-        if how in (Ending.PROTOCOL, Ending.STOPPED):
+        if how in (Ending.PROTOCOL, Ending.REFUSED, Ending.STOPPED):
             with trio.move_on_after(LINGER_S), suppress(trio.BrokenResourceError):
                 await self._stream.send_eof()
                 thrown_away = 0

@@ -20,7 +20,7 @@ import trio
 
 from lambdamu.epoll_connection import UNREGISTERED, Connection, Deadlines
 from lambdamu.errors import RemoteProtocolError
-from lambdamu.objects import Later, Peer, Quick
+from lambdamu.objects import Farewell, Later, Peer, Quick
 from lambdamu.port import (
     BATCHES_A_TURN,
     FLUSH_BYTES,
@@ -200,6 +200,9 @@ class Conversations(Port):
         assert connection.rest is not None  # noqa: S101 - a batch was begun
         for message in connection.rest:
             reply = self.handler.handle(message, self._now, peer)
+            if type(reply) is Farewell:
+                self._part(connection, reply, gathered)
+                return False
             if not isinstance(reply, Later):
                 connection.answers += reply
             elif not self._owe(connection, reply, gathered):
@@ -209,6 +212,14 @@ class Conversations(Port):
             self._replied += 1
         connection.rest, connection.answers = None, []
         return True
+
+    def _part(self, connection: Connection, farewell: Farewell, gathered: list[bytes]) -> None:
+        """Answer for the last time, and end the connection well."""
+        gathered.append(self.wire.pack([*connection.answers, *farewell]))
+        connection.rest, connection.answers = None, []
+        self._replied += 1
+        self._flush(connection, gathered)
+        self._finish(connection, Ending.REFUSED)
 
     def _peer_of(self, connection: Connection) -> Peer:
         return Peer.from_address(*connection.address[:2])

@@ -7,6 +7,7 @@ verified; then put it first where is signed; and take the old one out when what 
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from collections.abc import Iterator, Mapping
@@ -64,6 +65,10 @@ class Signer:
     def sign(self, data: bytes) -> bytes:
         return self._key.sign(data)
 
+    def secret_for(self, purpose: bytes) -> bytes:
+        """Return 32 bytes that only the holder of the key can know, always the same for one `purpose`."""
+        return hashlib.blake2b(purpose, key=self._key.private_bytes_raw(), digest_size=32).digest()
+
     def verifier(self) -> Verifier:
         return Verifier(self.id, self._key.public_key())
 
@@ -74,10 +79,15 @@ class Signer:
 
 @attrs.frozen(eq=False)
 class Keys:
-    """The keys of one file. `signer` is None where it has no private one."""
+    """The keys of one file. `signers`: the private ones in their order, the first of which signs."""
 
-    signer: Signer | None
+    signers: tuple[Signer, ...]
     verifiers: Mapping[str, Verifier]
+
+    @property
+    def signer(self) -> Signer | None:
+        """The key that signs; None where the file has no private one."""
+        return self.signers[0] if self.signers else None
 
 
 def load_keys(path: str) -> Keys:
@@ -95,7 +105,7 @@ def parse_keys(file: LineFile) -> Keys:
         verifiers[key_id] = key if isinstance(key, Verifier) else key.verifier()
     if not verifiers:
         raise LineFileError(f"{file.path} holds no key")
-    return Keys(signers[0] if signers else None, MappingProxyType(verifiers))
+    return Keys(tuple(signers), MappingProxyType(verifiers))
 
 
 def _read(file: LineFile) -> Iterator[tuple[str, Signer | Verifier]]:

@@ -35,6 +35,12 @@ class Code(StrEnum):
     UNKNOWN_COMMAND = "UnknownCommand"
     BAD_DATA = "BadData"
     FULL = "Full"
+    TURN_MISSING = "TurnMissing"
+    """A backend lets in only those who show a Turn, and none came."""
+    TURN_USED = "TurnUsed"
+    TURN_FOREIGN = "TurnForeign"
+    """What came is no Turn, or one for another backend, or one that none of the known keys has signed."""
+    TURN_EXPIRED = "TurnExpired"
 
 
 class Result(StrEnum):
@@ -117,10 +123,14 @@ SERVER: Final = "Server"
 AUTH: Final = "Auth"
 USER_NAME: Final = "UserName"
 USER_MAIL: Final = "UserMail"
+TURN: Final = "Turn"
 TASK_OBJECT: Final = "TaskObject"
 SYSTEM: Final = "System"
 USER_COUNT: Final = "UserCount"
 LOAD: Final = "Load"
+
+BACKEND_WORKS: Final = frozenset({Code.FULL, Code.TURN_MISSING, Code.TURN_USED, Code.TURN_FOREIGN, Code.TURN_EXPIRED})
+"""A backend that answers one of these lets a client not in, and is well."""
 
 MAX_COUNT: Final = 2**53
 """A count must be below it: the numbers of Lua and JavaScript are exact only so far."""

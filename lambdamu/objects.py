@@ -90,6 +90,10 @@ class Later:
             self._cancelled()
 
 
+class Farewell(list[Message]):
+    """Answers after which the port ends the connection; what else the peer has asked is not answered."""
+
+
 Reply = Sequence[Message] | Later
 Action = Callable[[Message, float, Peer], Reply]
 Quick = Callable[[float, Literal[4, 6], tuple[str, int]], bytes]

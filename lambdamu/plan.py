@@ -30,7 +30,7 @@ from lambdamu.address import Address
 from lambdamu.answers import Answer, Failure, explain
 from lambdamu.breaker import Breaker, Permit, Refused, Why
 from lambdamu.errors import ConnectError, DeniedError, NoServerError, UnreachableError
-from lambdamu.messages import LinkFault, Result
+from lambdamu.messages import TURN, LinkFault, Result
 from lambdamu.peers import Peers
 
 _FAILED: Final = 8
@@ -78,7 +78,7 @@ class Identity:
 
     def data(self) -> dict[str, Any]:
         """Return the `Data` of an ask."""
-        said: dict[str, Any] = {"Client": self.client_id, "Want": ["Name", "Alternates", "TTL"]}
+        said: dict[str, Any] = {"Client": self.client_id, "Want": ["Name", "Alternates", "TTL", TURN]}
         said |= {
             key: value
             for key, value in (
@@ -114,10 +114,11 @@ class Ask:
 
 @attrs.frozen
 class Go:
-    """Log in to this backend. `name`: what the master calls it."""
+    """Log in to this backend. `name`: what the master calls it; `turn`: the right to connect, to be shown there."""
 
     backend: Address
     name: str | None
+    turn: str | None = attrs.field(repr=False)
     permit: Permit
 
 
@@ -152,6 +153,8 @@ class Plan:
         self._places: deque[tuple[Address, str | None]] = deque()
         """Where the last answer sends to, and until when that holds."""
         self._places_until = 0.0
+        self._turn: str | None = None
+        """What is to be shown at the first place; it holds nowhere else."""
         self._resumes = now
         self._pauses = 0
         self._asks_cost = False
@@ -178,6 +181,7 @@ class Plan:
         if answer.endpoint is not None:
             self._refusal = None
             self._goes_cost = False
+            self._turn = answer.turn
             self._places.extend(answer.places)
             self._places_until = self._deadline if answer.ttl_s is None else now + answer.ttl_s
             return
@@ -233,6 +237,7 @@ class Plan:
 
     def _go(self, now: float) -> Step | None:
         backend, name = self._places.popleft()
+        turn, self._turn = self._turn, None
         if now > self._places_until and self._goes_cost:  # the best is tried anyhow: it was named a moment ago
             self._places.clear()
             self._fall_back(now)
@@ -240,7 +245,7 @@ class Plan:
         permit = self._permit(now, self._peers.backends.of(backend), paid=self._goes_cost)
         if permit is not None:
             self._goes_cost = True
-            return Go(backend, name, permit)
+            return Go(backend, name, turn, permit)
         if not self._places:
             self._fall_back(now)
         return None

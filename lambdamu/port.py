@@ -79,6 +79,8 @@ class Ending(StrEnum):
     PROTOCOL = "protocol"
     HANDSHAKE = "handshake"
     """Of TLS: it came to nothing."""
+    REFUSED = "refused"
+    """By what was answered: a farewell."""
     STOPPED = "stopped"
 
 

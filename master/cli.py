@@ -121,10 +121,17 @@ def check(path: str | None, url: str | None, as_json: bool) -> int:
 @click.option(
     "--listen", type=address, metavar=_ADDRESS, required=True, help="Where to listen; port 0 is any free port."
 )
-@click.option("--name", default="", help="A name for the log.")
+@click.option("--name", default="", help="A name for the log, and the one that turns are for; HOST:PORT if left out.")
 @click.option("--users", type=click.IntRange(0, 2**53 - 1), default=0, help="Users it has from the start.")
 @click.option("--capacity", type=click.IntRange(0, 2**53 - 1), help="The most users it lets in.")
 @click.option("--probe-mail", default="master@localhost", show_default=True, help="Who says this is no user.")
+@click.option(
+    "--require-turns",
+    "turn_keys",
+    type=click.Path(),
+    metavar="KEYS",
+    help="Let in only those with a turn that a key of this file has signed; SIGHUP has it read again.",
+)
 @click.option("--load", is_flag=True, help="Answer System.Get Load; SIGUSR1 has it drain, and again end that.")
 @click.option(
     "--fault",
@@ -134,12 +141,14 @@ def check(path: str | None, url: str | None, as_json: bool) -> int:
 @click.option(
     "--tls", type=click.Path(), nargs=2, metavar="CERT KEY", help="Serve under TLS, on Linux: two files, PEM."
 )
-def server(
+def server(  # noqa: PLR0913 - click gives all options by name
+    *,
     listen: Address,
     name: str,
     users: int,
     capacity: int | None,
     probe_mail: str,
+    turn_keys: str | None,
     load: bool,
     fault: str | None,
     tls: tuple[str, str] | None,
@@ -154,7 +163,15 @@ def server(
     if tls is not None and sys.platform != "linux":
         raise click.UsageError("--tls needs Linux")
     options = ServerOptions(
-        listen=listen, name=name, users=users, capacity=capacity, fault=kind, probe_mail=probe_mail, load=load, tls=tls
+        listen=listen,
+        name=name,
+        users=users,
+        capacity=capacity,
+        fault=kind,
+        probe_mail=probe_mail,
+        load=load,
+        turn_keys=turn_keys,
+        tls=tls,
     )
 
     async def run() -> int:
@@ -174,6 +191,7 @@ def server(
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--ask-only", is_flag=True, help="Ask where to connect, and do not connect.")
+@click.option("--turn", is_flag=True, help="Ask for a turn, and hand it on to a backend that demands one.")
 @click.option("--clients", type=click.IntRange(min=1), default=1, help="So many clients, and figures at the end.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), callback=finite, help="New clients a second.")
 @click.option(
@@ -194,6 +212,7 @@ def client(
     rate: float | None,
     hold: float,
     pass_text: str | None,
+    turn: bool,
 ) -> int:
     """Ask a master where to connect, connect there, and say which Task object was given."""
     from client_stub.client import ClientOptions, run_client  # noqa: PLC0415
@@ -207,6 +226,7 @@ def client(
             rate=rate,
             hold=hold,
             pass_text=pass_text,
+            turn=turn,
         )
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc

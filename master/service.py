@@ -12,6 +12,7 @@ import attrs
 
 from lambdamu.datapack import encode
 from lambdamu.messages import (
+    BACKEND_WORKS,
     DO_SEND_SERVER,
     MASTER,
     SERVER,
@@ -133,10 +134,10 @@ class Master(LMObject):
         return self._answer(Result.NO_SERVER, {"RetryAfter": self._retry_after()})
 
     def _hear(self, now: float, client: str, peer: Peer, failures: list[tuple[str, int, str]]) -> None:
-        """Take in where a client could not connect. A backend that said that it is full works."""
+        """Take in where a client could not connect. A backend that is full, or refuses a Turn, works."""
         newest = failures[-_MOST_FAILED:]
         for full in (False, True):
-            failed = [(_spelled(ip), port) for ip, port, why in newest if (why == Code.FULL) is full]
+            failed = [(_spelled(ip), port) for ip, port, why in newest if (why in BACKEND_WORKS) is full]
             for name, verdict in self._pool.hear(now, self.rng, client, peer.host, failed, full=full):
                 self.observer.accused(name, verdict)
 

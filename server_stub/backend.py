@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Final
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
@@ -14,14 +15,19 @@ from attrs.validators import ge, lt, optional
 
 from lambdamu.address import Address, printable
 from lambdamu.datapack import encode
+from lambdamu.line_file import LineFileError
 from lambdamu.machine import LogicalMachine
 from lambdamu.messages import MAX_COUNT
 from lambdamu.tcp_server import PortLimits, PortObserver, TCPServer, open_listeners
 from lambdamu.tls import TlsDoor, TlsError, TlsPolicy
+from lambdamu.turns import Verifier as TurnVerifier
 from lambdamu.wire import MessagePackWire
 from server_stub.faults import Fault, Kind, parse_fault
 from server_stub.faulty import with_fault
-from server_stub.users import Auth, Load, System, Users
+from server_stub.users import Auth, Load, System, TurnGate, Users
+
+if TYPE_CHECKING:
+    from lambdamu.keys import Verifier
 
 __all__ = ["Fault", "ServerOptions", "make_machine", "parse_fault", "run_server", "serve"]
 
@@ -29,6 +35,8 @@ _GRACE_S: Final = 4.5
 """A stop takes so long at most: under the 5 s that are promised, with some to spare for the end of the process."""
 _IDLE_S: Final = 3600.0
 """A user may say nothing for long and is still a user."""
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 Say = Callable[[str], None]
 
@@ -39,7 +47,9 @@ class ServerOptions:
 
     `users`: how many are there without a connection. `capacity`: most users, those included; None is no limit.
     `load`: whether it says how it does to a master that asks; SIGUSR1 has it drain, and a second one ends that.
-    `probe_mail`: who authenticates so is the master, which is no user. `name`: for the eye; "" is the address.
+    `probe_mail`: who authenticates so is the master, which is no user. `name`: for the eye, and the one that turns are
+    for, as in the configuration of the master; "" is the address. `turn_keys`: the file of keys that sign turns, which
+    are then demanded of all but the probe; SIGHUP has it read again. None: none are.
     `tls`: files of a certificate with its chain and of its key, PEM, for a port under TLS.
     """
 
@@ -51,13 +61,18 @@ class ServerOptions:
     probe_mail: str = "master@localhost"
     load: bool = False
     tls: tuple[str, str] | None = None
+    turn_keys: str | None = None
 
 
 async def run_server(options: ServerOptions, *, say: Say, complain: Say) -> int:
     """Serve until SIGTERM or SIGINT and return the exit code: 0; 1 when it cannot serve, or at a second signal.
 
-    `say` takes the lines that tell where it listens, `complain` those that tell what went wrong.
+    It is 2 when the file of keys is not right. `say` takes the lines that tell where it listens, `complain` those that
+    tell what went wrong.
     """
+    keys = _Keys(options.turn_keys, complain)
+    if not keys.read():
+        return 2
     try:
         door = TlsDoor(TlsPolicy(*options.tls)) if options.tls is not None else None
         listeners = open_listeners(options.listen)
@@ -67,13 +82,17 @@ async def run_server(options: ServerOptions, *, say: Say, complain: Say) -> int:
     except OSError as exc:
         complain(f"lambdamu server: cannot listen on {options.listen}: {exc.strerror or exc}")
         return 1
+    keys.name(options.name or str(Address(*listeners[0].getsockname()[:2])))
     load = Load(_busy) if options.load else None
-    stop = _Stop(load, say)
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGUSR1) as signals:
+    stop = _Stop(load, keys, say)
+    # Without keys a SIGHUP ends the process, as when its terminal is closed.
+    with trio.open_signal_receiver(*_SIGNALS, *([signal.SIGHUP] if keys.turns else [])) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stop.at_signal, signals, nursery.cancel_scope)
             async with trio.open_nursery() as port:
-                addresses = await port.start(serve, options, listeners, stop.asked, _Observer(complain), load, door)
+                addresses = await port.start(
+                    serve, options, listeners, stop.asked, _Observer(complain), load, door, keys.turns
+                )
                 for address in addresses:
                     say(f"lambdamu server {printable(options.name) or address} listening on {address}")
             nursery.cancel_scope.cancel()
@@ -87,23 +106,24 @@ async def serve(
     observer: PortObserver | None = None,
     load: Load | None = None,
     door: TlsDoor | None = None,
+    turns: TurnVerifier | None = None,
     *,
     task_status: trio.TaskStatus[list[Address]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve on `listeners` until `stop`, then until what was asked is answered, for a few seconds at most."""
     async with trio.open_nursery() as nursery:
-        server = _make_server(options, nursery, observer, load, door)
+        server = _make_server(options, nursery, observer, load, door, turns)
         task_status.started(await nursery.start(server.serve, listeners))
         await stop.wait()
         server.stop()
         nursery.cancel_scope.deadline = trio.current_time() + _GRACE_S
 
 
-def make_machine(options: ServerOptions, load: Load | None = None) -> LogicalMachine:
+def make_machine(options: ServerOptions, load: Load | None = None, turns: TurnVerifier | None = None) -> LogicalMachine:
     """Return an honest backend: its objects, without a port."""
     users = Users(options.users, options.capacity, options.probe_mail)
     machine = LogicalMachine(options.name or str(options.listen))
-    machine.add(Auth(users))
+    machine.add(Auth(users, None if turns is None else TurnGate(turns, time.time)))
     machine.add(System(users, load))
     return machine
 
@@ -114,8 +134,9 @@ def _make_server(
     observer: PortObserver | None,
     load: Load | None,
     door: TlsDoor | None,
+    turns: TurnVerifier | None,
 ) -> TCPServer:
-    machine, fault = make_machine(options, load), options.fault
+    machine, fault = make_machine(options, load, turns), options.fault
     handler, pack = (machine, encode) if fault is None else with_fault(fault, machine, nursery)
     limits = PortLimits(idle_s=_IDLE_S)
     if fault is not None and fault.kind is Kind.CLOSE:
@@ -127,11 +148,45 @@ def _make_server(
     return GuardedServer(handler, limits, observer=observer, wire=MessagePackWire(pack), tls=door)
 
 
-class _Stop:
-    """What the signals ask for: the first one a stop, the second one an end at once; SIGUSR1 a drain, and its end."""
+class _Keys:
+    """The file of keys that sign turns; `path` None: there is none, and no turns are demanded."""
 
-    def __init__(self, load: Load | None, say: Say) -> None:
+    def __init__(self, path: str | None, complain: Say) -> None:
+        self._path = path
+        self._complain = complain
+        self._keys: Mapping[str, Verifier] = {}
+        self.turns: TurnVerifier | None = None
+
+    def read(self) -> bool:
+        """Go over to the keys as they stand there now; with a fault in the file nothing changes, and that is told."""
+        if self._path is None:
+            return True
+        from lambdamu.keys import load_keys  # noqa: PLC0415 - takes 60 ms, and most backends demand no turns
+
+        try:
+            self._keys = load_keys(self._path).verifiers
+        except LineFileError as exc:
+            self._complain(f"lambdamu server: {printable(str(exc))}")
+            return False
+        if self.turns is not None:
+            self.turns.renew(self._keys)
+        return True
+
+    def name(self, backend: str) -> None:
+        """Judge turns by the keys, as the backend that the masters call so."""
+        if self._path is not None:
+            self.turns = TurnVerifier(self._keys, backend)
+
+
+class _Stop:
+    """What the signals ask for: the first one a stop, the second one an end at once; SIGUSR1 a drain, and its end.
+
+    SIGHUP has the keys read again.
+    """
+
+    def __init__(self, load: Load | None, keys: _Keys, say: Say) -> None:
         self._load = load
+        self._keys = keys
         self._say = say
         self.asked = trio.Event()
         self.forced = False
@@ -140,6 +195,9 @@ class _Stop:
         async for number in signals:
             if number == signal.SIGUSR1:
                 self._toggle_drain()
+                continue
+            if number == signal.SIGHUP:
+                self._keys.read()
                 continue
             if self.asked.is_set():
                 self.forced = True

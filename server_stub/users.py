@@ -13,6 +13,7 @@ from lambdamu.messages import (
     LOAD,
     SYSTEM,
     TASK_OBJECT,
+    TURN,
     USER_COUNT,
     USER_MAIL,
     USER_NAME,
@@ -22,11 +23,11 @@ from lambdamu.messages import (
     as_text,
     error,
 )
-from lambdamu.objects import NOTHING, LMObject, Peer, Reply
+from lambdamu.objects import NOTHING, Farewell, LMObject, Peer, Reply
+from lambdamu.turns import Turn, TurnFault, Verifier
 
-_TURN: Final = "Turn"
 _SESSION: Final = "Session"
-"""A client may hand these on; a backend that has no use for them passes over them."""
+"""A client may hand it on; a backend that has no use for it passes over it."""
 
 
 @attrs.define(eq=False)
@@ -52,13 +53,17 @@ class Users:
         self._tasks: dict[Peer, str] = {}
         self._numbers = count(1)
 
+    def is_probe(self, mail: str) -> bool:
+        """Return whether who says this is the master."""
+        return mail == self._probe_mail
+
     def others(self, peer: Peer) -> int:
         """Return how many users there are besides `peer`."""
         return self._base + len(self._users) - (peer in self._users)
 
     def admit(self, peer: Peer, mail: str) -> str | None:
         """Let `peer` in and return the name of its Task object, the same each time; None when there is no room."""
-        if mail == self._probe_mail:
+        if self.is_probe(mail):
             self._users.discard(peer)
         elif self.capacity is not None and self.others(peer) >= self.capacity:
             return None
@@ -73,21 +78,71 @@ class Users:
         self._tasks.pop(peer, None)
 
 
-class Auth(LMObject):
-    """Answers a connection that has said both its user's name and mail, once for each such pair."""
+@attrs.define(eq=False)
+class TurnGate:
+    """Demands a Turn of every user. `wall`: Unix seconds. A connection pays once, however often it logs in."""
 
-    def __init__(self, users: Users) -> None:
+    verifier: Verifier
+    wall: Callable[[], float]
+    _shown: dict[Peer, Turn] = attrs.field(factory=dict, init=False)
+    """Turns that were good when they were shown, until they are used."""
+    _paid: set[Peer] = attrs.field(factory=set, init=False)
+
+    def show(self, peer: Peer, data: Any) -> TurnFault | None:
+        """Take in what `peer` shows; return what is wrong with it."""
+        turn = self.verifier.check(self.wall(), data)
+        if isinstance(turn, TurnFault):
+            return turn
+        self._shown[peer] = turn
+        return None
+
+    def missing(self, peer: Peer) -> TurnFault | None:
+        """Return why `peer` cannot be let in: it has shown nothing."""
+        if peer in self._paid or peer in self._shown:
+            return None
+        return TurnFault(Code.TURN_MISSING, "this backend lets in only those with a turn; ask a master for one")
+
+    def pay(self, peer: Peer) -> TurnFault | None:
+        """Use what `peer` has shown; return why that is too late."""
+        if peer in self._paid:
+            return None
+        fault = self.verifier.spend(self.wall(), self._shown.pop(peer))
+        if fault is None:
+            self._paid.add(peer)
+        return fault
+
+    def forget(self, peer: Peer) -> None:
+        self._shown.pop(peer, None)
+        self._paid.discard(peer)
+
+
+class Auth(LMObject):
+    """Answers a connection that has said both its user's name and mail, once for each such pair.
+
+    With a `gate` a user must have shown a Turn by then, which is used when he is let in; else he is told why not, and
+    the connection ends. Nothing of that holds for the probe. Without one turns are passed over.
+    """
+
+    def __init__(self, users: Users, gate: TurnGate | None = None) -> None:
         super().__init__(
             AUTH,
-            settable={USER_NAME: self._set, USER_MAIL: self._set, _TURN: self._pass_over, _SESSION: self._pass_over},
+            settable={
+                USER_NAME: self._set,
+                USER_MAIL: self._set,
+                TURN: self._pass_over if gate is None else self._show,
+                _SESSION: self._pass_over,
+            },
         )
         self._users = users
+        self._gate = gate
         self._said: dict[Peer, dict[str, str]] = {}
         """What connections have said of a pair that is not complete."""
 
     def disconnected(self, peer: Peer) -> None:
         self._said.pop(peer, None)
         self._users.forget(peer)
+        if self._gate is not None:
+            self._gate.forget(peer)
 
     def _set(self, message: Message, now: float, peer: Peer) -> Reply:  # noqa: ARG002 - the form of an action
         text = as_text(message.data)
@@ -101,13 +156,28 @@ class Auth(LMObject):
         return self._authenticate(message, said[USER_MAIL], peer)
 
     def _authenticate(self, message: Message, mail: str, peer: Peer) -> Reply:
+        gate = None if self._users.is_probe(mail) else self._gate
+        if gate is not None and (fault := gate.missing(peer)):
+            return _farewell(message, fault)
         task = self._users.admit(peer, mail)
         if task is None:
             return [error(message, Code.FULL, "this backend has as many users as it can take")]
+        if gate is not None and (fault := gate.pay(peer)):
+            self._users.forget(peer)
+            return _farewell(message, fault)
         return [Message(AUTH, Command.VALUE, TASK_OBJECT, task)]
+
+    def _show(self, message: Message, now: float, peer: Peer) -> Reply:  # noqa: ARG002 - the form of an action
+        assert self._gate is not None  # noqa: S101 - else nobody would ask here
+        fault = self._gate.show(peer, message.data)
+        return NOTHING if fault is None else _farewell(message, fault)
 
     def _pass_over(self, message: Message, now: float, peer: Peer) -> Reply:  # noqa: ARG002 - the form of an action
         return NOTHING
+
+
+def _farewell(message: Message, fault: TurnFault) -> Farewell:
+    return Farewell([error(message, fault.code, fault.text)])
 
 
 class System(LMObject):

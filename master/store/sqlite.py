@@ -5,6 +5,7 @@ Each call opens the file anew: a file that was taken away or a disk that was ful
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -17,11 +18,19 @@ from master.store.state import SavedAdmin, SavedReport, State, StoreError
 
 _BUSY_S: Final = 2.0
 """So long another process may hold the file."""
-_FORM: Final = 1
-_TABLES: Final = (
-    "CREATE TABLE admin (name TEXT PRIMARY KEY, wish TEXT, who TEXT, why TEXT, until REAL)",
-    "CREATE TABLE report (name TEXT PRIMARY KEY, place TEXT, count INTEGER, asked_at REAL, host TEXT, port INTEGER)",
+_FORMS: Final = (
+    (
+        "CREATE TABLE admin (name TEXT PRIMARY KEY, wish TEXT, who TEXT, why TEXT, until REAL)",
+        "CREATE TABLE report (name TEXT PRIMARY KEY, place TEXT, count INTEGER, asked_at REAL, host TEXT, port INT)",
+    ),
+    (
+        "CREATE TABLE number (name TEXT PRIMARY KEY, next INTEGER)",
+        "CREATE TABLE secret (name TEXT PRIMARY KEY, secret BLOB)",
+    ),
 )
+"""What each form has more than the one before it: a file of an older form is brought up at the first call."""
+_MOST: Final = 2**63 - 1
+"""The largest integer that it keeps."""
 
 T = TypeVar("T")
 
@@ -31,16 +40,23 @@ class SqliteStore:
         self._file = file
 
     def load(self) -> State:
-        return self._do(_load)
+        return self._do(_load, "BEGIN")  # a file that nobody may write can still be read
 
     def save(self, state: State) -> None:
         self._do(lambda connection: _save(connection, state))
 
-    def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def take_block(self, name: str, size: int, least: int = 0) -> int:
+        return self._do(lambda connection: _take(connection, name, size, least))
+
+    def secret(self, name: str, fresh: bytes) -> bytes:
+        return self._do(lambda connection: _secret(connection, name, fresh))
+
+    def _do(self, work: Callable[[sqlite3.Connection], T], begin: str = "BEGIN IMMEDIATE") -> T:
         try:
             with closing(sqlite3.connect(self._file, timeout=_BUSY_S, isolation_level=None)) as connection, connection:
-                # By hand: Python would begin it after the tables are made, and half of a file could be left.
-                connection.execute("BEGIN")
+                # By hand: Python would begin it after the tables are made, and half of a file could be left. Immediate:
+                # of two that read before they write, one would be refused at once, and not wait for the other.
+                connection.execute(begin)
                 _prepare(connection)
                 return work(connection)
         except (sqlite3.Error, ValueError) as exc:  # ValueError: no file name, or a value of another version
@@ -49,14 +65,14 @@ class SqliteStore:
 
 def _prepare(connection: sqlite3.Connection) -> None:
     (form,) = connection.execute("PRAGMA user_version").fetchone()
-    if form not in (0, _FORM):
+    if not 0 <= form <= len(_FORMS):
         raise ValueError(f"is of form {form}, which this version does not know")
-    if form == 0:
-        if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
-            raise ValueError("is a database of something else")
-        for table in _TABLES:
+    if form == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+        raise ValueError("is a database of something else")
+    if form < len(_FORMS):
+        for table in itertools.chain(*_FORMS[form:]):
             connection.execute(table)
-        connection.execute(f"PRAGMA user_version = {_FORM}")
+        connection.execute(f"PRAGMA user_version = {len(_FORMS)}")
 
 
 def _load(connection: sqlite3.Connection) -> State:
@@ -75,3 +91,22 @@ def _save(connection: sqlite3.Connection, state: State) -> None:
     reports = [(name, *attrs.astuple(report)) for name, report in state.reports.items()]
     connection.executemany("INSERT INTO admin VALUES (?, ?, ?, ?, ?)", admins)
     connection.executemany("INSERT INTO report VALUES (?, ?, ?, ?, ?, ?)", reports)
+
+
+def _take(connection: sqlite3.Connection, name: str, size: int, least: int) -> int:
+    row = connection.execute("SELECT next FROM number WHERE name = ?", (name,)).fetchone()
+    kept = row[0] if row is not None else 0
+    # What it cannot count with it would take for 0, and give numbers a second time.
+    if type(kept) is not int or not 0 <= max(kept, least) <= _MOST - size:
+        raise ValueError(f"its row of numbers {name} cannot be gone on with")
+    first = max(kept, least)
+    connection.execute("INSERT OR REPLACE INTO number VALUES (?, ?)", (name, first + size))
+    return first
+
+
+def _secret(connection: sqlite3.Connection, name: str, fresh: bytes) -> bytes:
+    connection.execute("INSERT OR IGNORE INTO secret VALUES (?, ?)", (name, fresh))
+    [(secret,)] = connection.execute("SELECT secret FROM secret WHERE name = ?", (name,)).fetchall()
+    if type(secret) is not bytes:
+        raise ValueError(f"its secret {name} is no bytes")
+    return secret

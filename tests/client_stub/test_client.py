@@ -12,6 +12,7 @@ import trio.testing
 
 from client_stub.client import ClientOptions, run_client
 from lambdamu.address import Address
+from lambdamu.testing import FakeBackend
 
 Capture = pytest.CaptureFixture[str]
 
@@ -75,6 +76,24 @@ async def test_its_pass_is_sent_and_shown_nowhere(master: Any, nobody: Address, 
         assert await run_client(options) == 0
     assert asked.asks[-1].data == {"Pass": "a-pass-of-mine"}
     assert "a-pass-of-mine" not in repr(options) + capsys.readouterr().out
+
+
+@pytest.mark.parametrize("as_load", [False, True])
+async def test_a_turn_is_asked_for_on_order_and_handed_on(master: Any, as_load: bool) -> None:
+    async with FakeBackend() as backend, master({**OK, "Data": at(backend) | {"Turn": "a-turn"}}) as asked:
+        options = ClientOptions((asked.address,), turn=True, pass_text="p", clients=2 if as_load else 1)
+        assert await run_client(options) == 0
+        assert b"\xa4Turn\xa4Data\xa6a-turn" in backend.stats().last_question
+        assert await run_client(ClientOptions((asked.address,))) == 0
+    assert asked.asks[0].data == {"Pass": "p", "Want": ["Turn"]}
+    assert asked.asks[-1].data is None
+
+
+OK = {"Result": "OK"}
+
+
+def at(backend: FakeBackend) -> dict[str, Any]:
+    return {"IP": backend.address[0], "Port": backend.address[1]}
 
 
 @pytest.mark.parametrize("text", ["", "x" * 513, "ä", "a\n"])

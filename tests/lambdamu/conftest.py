@@ -25,7 +25,7 @@ from lambdamu.address import Address
 from lambdamu.epoll_server import EpollServer
 from lambdamu.machine import LogicalMachine
 from lambdamu.messages import Code, Message, error
-from lambdamu.objects import NOTHING, Later, LMObject, Peer, Reply
+from lambdamu.objects import NOTHING, Farewell, Later, LMObject, Peer, Reply
 from lambdamu.poller import EpollPoller, Poller, TrioPoller
 from lambdamu.port import Ending, PortLimits, PortObserver
 from lambdamu.stream_server import StreamServer
@@ -106,6 +106,7 @@ class Desk(LogicalMachine):
                     "OweNothing": self._owe_nothing,
                     "Fail": self._fail,
                     "Unpackable": self._unpackable,
+                    "Part": self._part,
                 },
             )
         )
@@ -157,6 +158,9 @@ class Desk(LogicalMachine):
 
     def _fail(self, message: Message, now: float, peer: Peer) -> Sequence[Message]:
         raise ZeroDivisionError
+
+    def _part(self, message: Message, now: float, peer: Peer) -> Sequence[Message]:
+        return Farewell(self._long(message, now, peer) if type(message.data) is int else self._echo(message, now, peer))
 
     def _unpackable(self, message: Message, now: float, peer: Peer) -> Sequence[Message]:
         return [Message("Desk", "Value", "Unpackable", object())]

@@ -218,5 +218,6 @@ def test_seconds_are_numbers_that_are_not_negative(value: Any, seconds: float | 
 @pytest.mark.parametrize(
     ("value", "ticket"), [("t1", "t1"), (b"t1", "t1"), ("", None), (7, None), ("x" * 201, None), (None, None)]
 )
-def test_a_ticket_is_a_text_that_a_master_would_take_back(value: Any, ticket: str | None) -> None:
+def test_a_ticket_and_a_turn_are_texts_that_would_be_taken(value: Any, ticket: str | None) -> None:
     assert answered({"Ticket": value}, "Wait").ticket == ticket
+    assert answered({"IP": "192.0.2.1", "Port": 1, "Turn": value}).turn == ticket

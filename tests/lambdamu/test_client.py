@@ -94,8 +94,23 @@ async def test_it_connects_and_logs_in(master: Any) -> None:
         stats = await closed(backend)
     assert (stats.user_name, stats.user_mail) == ("ann", "ann@example.org")
     [ask] = asked.asks
-    assert ask.data["Want"] == ["Name", "Alternates", "TTL"]
+    assert ask.data["Want"] == ["Name", "Alternates", "TTL", "Turn"]
     assert len(ask.data["Client"]) == 32
+
+
+async def test_a_turn_is_handed_on_before_the_name_and_only_where_it_holds(master: Any, nobody: Address) -> None:
+    async with FakeBackend() as backend:
+        says = send_to(at(backend), Turn="a-turn"), send_to(nobody, at(backend), Turn="another"), send_to(at(backend))
+        async with master(*says) as asked:
+            ann = client(asked.address)
+            shown = []
+            for _ in says:
+                async with ann.connect() as connection:
+                    assert connection.task == "Task"
+                    shown.append(backend.stats().last_question)
+    assert [b"\xa4Turn\xa4Data\xa6a-turn\x84" in question for question in shown] == [True, False, False]
+    assert shown[1] == shown[2]
+    assert shown[0].index(b"Turn") < shown[0].index(b"UserName") < shown[0].index(b"UserMail")
 
 
 async def test_another_master_is_asked_when_one_fails(master: Any, nobody: Address) -> None:

@@ -812,3 +812,46 @@ async def test_a_bug_of_the_handler_comes_out(
     assert len(port.ledger.endings) == len(port.desk.gone) == 1
     assert port.server.connections == 0
     assert await peer.rest() == b""
+
+
+# A farewell ends a connection after its answer.
+
+PART = Message("Desk", "Event", "Part", "bye")
+
+
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+async def test_after_a_farewell_nothing_is_answered_and_the_connection_ends_well(
+    make_port: MakePort, nursery: trio.Nursery, clock: MockClock, cut: Cut
+) -> None:
+    port = make_port()
+    peer = port.meet(nursery, cut=cut)
+    ask = [Message("Desk", "Get", "Echo", number) for number in (1, 2, 3)]
+    await peer.send_while_taken(encode(ask[:1]) + encode([ask[1], PART, ask[2]]) + encode(ask[2:]))
+    assert await peer.last_data() == [[1], [2, "bye"]]
+    await peer.finish()
+    await port.over()
+    assert port.ledger.endings == [Ending.REFUSED]
+    assert port.desk.asked == [1, 2, "bye"]
+    assert len(port.desk.gone) == 1
+
+
+async def test_a_farewell_is_sent_whole_and_to_those_who_half_close_too(
+    make_port: MakePort, nursery: trio.Nursery, clock: MockClock
+) -> None:
+    port = make_port()
+    peer = port.meet(nursery, window_bytes=1000)
+    await peer.send(event("Part", 300_000))
+    await peer.finish()
+    assert await peer.last_data() == [["x" * 300_000]]
+    await port.over()
+    assert port.ledger.endings == [Ending.REFUSED]
+
+
+async def test_a_farewell_that_nobody_takes_ends_at_the_deadline(
+    make_port: MakePort, nursery: trio.Nursery, clock: MockClock
+) -> None:
+    port = make_port(send_s=5.0)
+    peer = port.meet(nursery, window_bytes=1000)
+    await peer.send(event("Part", 3_000_000))
+    await port.until(lambda: bool(port.ledger.endings))  # it may not even be let in yet
+    assert port.ledger.endings == [Ending.SEND_DEADLINE]

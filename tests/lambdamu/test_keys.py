@@ -25,6 +25,7 @@ def test_the_first_private_key_signs_and_every_key_verifies(tmp_path: Path) -> N
     keys = load_keys(path)
     assert keys.signer is not None
     assert keys.signer.id == "new"
+    assert [signer.id for signer in keys.signers] == ["new", "later"]
     assert list(keys.verifiers) == ["old", "new", "later"]
     assert keys.verifiers["old"].verify(OLD.sign(b"data"), b"data")
     assert keys.verifiers["new"].verify(keys.signer.sign(b"data"), b"data")

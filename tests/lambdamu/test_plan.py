@@ -112,6 +112,21 @@ def test_it_asks_one_master_and_goes_where_that_sends_it() -> None:
     assert (len(world.asks), world.went, world.pauses) == (1, [B1], [])
 
 
+def test_a_turn_is_for_the_first_place_of_its_answer_alone() -> None:
+    world, shown = World(M1), []
+    plan = Plan(world.now, world.identity, world.masters, world.peers, world.rng)
+    for answer in (ok(B1, B2, Turn="t1"), ok(B1), ok(B3, Turn="x" * 201), ok(B3, Turn=b"t2")):
+        while not isinstance(step := plan.next(world.now), Ask):
+            world.now += step.for_s if isinstance(step, Pause) else 0.0
+        assert "Turn" in step.data["Want"]
+        plan.answered(world.now, step, answer)
+        while isinstance(step := plan.next(world.now), Go):
+            shown.append((step.backend, step.turn))
+            plan.login_failed(world.now, step, Failure("is over", why="TurnExpired", fault=Fault.LOGIC))
+    assert shown == [(B1, "t1"), (B2, None), (B1, None), (B3, None), (B3, "t2")]
+    assert [place.why for place in world.identity.failed] == ["TurnExpired"]
+
+
 def test_masters_that_fail_are_passed_over_without_a_pause() -> None:
     for seed in range(20):
         world = World(M1, M2, M3, seed=seed)

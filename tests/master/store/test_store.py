@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -61,6 +62,53 @@ def test_a_file_that_is_taken_away_is_made_anew(tmp_path: Path) -> None:
     assert store.load() == SOME
 
 
+def test_a_secret_is_kept_as_it_was_made_first(store: Store) -> None:
+    assert [store.secret(name, fresh) for name, fresh in (("a", b"\0one"), ("a", b"two"), ("b", b"two"))] == [
+        b"\0one",
+        b"\0one",
+        b"two",
+    ]
+
+
+def test_what_is_kept_beside_the_state_outlives_the_process_and_the_state(tmp_path: Path) -> None:
+    file = str(tmp_path / "state.db")
+    assert (SqliteStore(file).take_block("turn", 10), SqliteStore(file).secret("a", b"one")) == (0, b"one")
+    SqliteStore(file).save(SOME)
+    assert (SqliteStore(file).take_block("turn", 10), SqliteStore(file).secret("a", b"two")) == (10, b"one")
+    assert SqliteStore(file).load() == SOME
+
+
+def test_a_file_of_the_first_form_is_brought_up(tmp_path: Path) -> None:
+    file = tmp_path / "state.db"
+    SqliteStore(str(file)).save(SOME)
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("DROP TABLE number")
+        connection.execute("DROP TABLE secret")
+        connection.execute("PRAGMA user_version = 1")
+    assert SqliteStore(str(file)).take_block("turn", 10) == 0
+    assert SqliteStore(str(file)).load() == SOME
+
+
+@pytest.mark.parametrize(
+    ("call", "change"),
+    [
+        (lambda store: store.take_block("turn", 1), "UPDATE number SET next = 'soon'"),
+        (lambda store: store.take_block("turn", 1), "UPDATE number SET next = 9223372036854775807"),
+        (lambda store: store.secret("a", b""), "UPDATE secret SET secret = 'text'"),
+        (lambda store: store.secret("a", b""), "UPDATE secret SET secret = NULL"),
+    ],
+)
+def test_what_somebody_has_changed_beside_the_state_is_an_error(tmp_path: Path, call: Any, change: str) -> None:
+    file = tmp_path / "state.db"
+    store = SqliteStore(str(file))
+    store.take_block("turn", 1)
+    store.secret("a", b"one")
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute(change)
+    with pytest.raises(StoreError):
+        call(store)
+
+
 def refused(file: Path) -> None:
     for call in (SqliteStore(str(file)).load, lambda: SqliteStore(str(file)).save(SOME)):
         with pytest.raises(StoreError) as caught:
@@ -89,7 +137,7 @@ def test_a_file_of_a_version_to_come_is_let_alone(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
     SqliteStore(str(file)).save(SOME)
     with closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
     refused(file)
 
 
