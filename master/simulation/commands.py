@@ -25,6 +25,7 @@ Examples:
   lambdamu simulate sessions --backends 20 --joins-per-s 200 --period 30
   lambdamu simulate brooker --refresh 60 --policy two_choices
   lambdamu simulate capacity pool.toml --users 50000
+  lambdamu simulate loop
 """
 Command = Callable[..., Any]
 Option = Callable[[Command], Command]
@@ -157,6 +158,31 @@ def capacity(file: str, users: int, session_s: float, length: float, seed: int, 
     with _bar("capacity") as tell:
         carried = run_capacity(config, CapacitySetting(users, session_s, length, seed), tell)
     return _show(carried.figures(), as_json=as_json)
+
+
+def _seeded(command: Command) -> Command:
+    """Give a command what all of the virtual queue take."""
+    seed = _whole("--seed", 1, 0, 2**63 - 1, "Where chance begins.")
+    return seed(click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(command))
+
+
+@simulate.command()
+@_seeded
+def loop(seed: int, as_json: bool) -> int:
+    """The control loop of the queue on nodes that report late, of which one dies; and the same at a fixed rate."""
+    from master.simulation.loop import Plant, run_loop  # noqa: PLC0415
+
+    with _bar("loop") as tell:
+        seen = run_loop(Plant(), seed, tell)
+    figures: dict[str, Any] = {
+        "peak_load": seen.peak,
+        "seconds_over_target": seen.over_s,
+        "idle_while_waiting_s": seen.idle_s,
+    }
+    if not as_json:
+        fixed = run_loop(Plant(fixed_per_s=30.0), seed)
+        figures |= {"peak_load_at_30_a_second": fixed.peak, "seconds_over_target_at_30_a_second": fixed.over_s}
+    return _show(figures, as_json=as_json)
 
 
 def _setting(given: dict[str, Any]) -> Setting:
