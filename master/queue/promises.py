@@ -15,8 +15,12 @@ import attrs
 
 @attrs.define(eq=False)
 class Promise:
-    """What one person was promised. `due`: when his wait should be over, seconds on the master's clock."""
+    """What one person was promised. `due`: when his wait should be over, seconds on the master's clock. `polls`: how
+    often he was told when to come again. `called_at`: when he was called last.
+    """
 
+    called_at: float = attrs.field(default=math.inf, init=False)
+    polls: int = attrs.field(default=0, init=False)
     shown: int = attrs.field(default=0, init=False)
     due: float = attrs.field(default=math.inf, init=False)
 
