@@ -13,7 +13,7 @@ import random
 import attrs
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, weakref_slot=False)
 class Promise:
     """What one person was promised. `due`: when his wait should be over, seconds on the master's clock. `polls`: how
     often he was told when to come again. `called_at`: when he was called last.
