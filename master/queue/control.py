@@ -32,6 +32,9 @@ _HISTORY: Final = 512
 """Counts that are kept, to be compared with a CPU that is told later: at one a second, a lag of over eight minutes."""
 _LEAST_GAUGE: Final = 0.1
 """The CPU lowers the target to a tenth at most: what is told beyond is rather a fault of who tells it."""
+_MOST: Final = 2.0**53
+"""The wire knows no greater count."""
+_LEAST_STAY_S: Final = 1e-3
 _TELLING: Final = 0.02
 """With fewer users than this part of the capacity, the CPU tells more of the machine than of them."""
 
@@ -211,6 +214,7 @@ class Control:
 
 
 def _is_sound(news: LoadNews) -> bool:
-    cpu = 0.0 if news.cpu is None else news.cpu
-    counts = (news.asked_at, news.users, news.capacity, cpu)
-    return all(math.isfinite(count) for count in counts) and min(counts[1:]) >= 0.0 and 0.0 < news.stay_s < math.inf
+    """Whether all of it are numbers that can be: what is reckoned with them is one, too."""
+    counts = (news.users, news.capacity, news.cpu or 0.0)
+    told = all(0.0 <= count <= _MOST for count in counts) and _LEAST_STAY_S <= news.stay_s <= _MOST
+    return told and math.isfinite(news.asked_at) and news.cpu_at <= news.asked_at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import attrs
@@ -121,6 +122,29 @@ def test_a_cpu_is_compared_with_the_count_of_its_own_moment() -> None:
             waiting=True,
         )
     assert control.gauge.part == pytest.approx(0.5, rel=0.05)
+
+
+def test_a_cpu_of_before_the_first_count_says_nothing_of_it() -> None:
+    control = steered(attrs.evolve(NEWS, cpu=1.4, cpu_at=-15.0))
+    assert control.gauge.part == 1.0
+    control.learn(attrs.evolve(NEWS, asked_at=20.0, cpu=1.4, cpu_at=5.0), waiting=True)
+    assert control.gauge.part < 1.0
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        *itertools.product(["asked_at", "users", "capacity", "stay_s", "cpu", "cpu_at"], [math.nan, math.inf]),
+        *itertools.product(["users", "capacity", "stay_s", "cpu"], [-1.0]),
+    ],
+)
+def test_what_is_no_number_is_not_taken_in_and_the_next_news_is(field: str, bad: float) -> None:
+    control = steady(7000.0)
+    told: dict[str, float] = {"asked_at": 61.0, "cpu": 0.7, "cpu_at": 46.0} | {field: bad}
+    control.learn(attrs.evolve(NEWS, **told), waiting=True)
+    assert control.plan(70.1).by is Steered.FROZEN
+    control.learn(attrs.evolve(NEWS, asked_at=70.0), waiting=True)
+    assert control.plan(70.1).by is Steered.LOOP
 
 
 def test_before_the_cpu_has_told_of_the_first_only_a_step_goes_in() -> None:

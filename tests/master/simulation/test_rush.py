@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from master.simulation.rush import RushSetting, run_rush
@@ -25,3 +26,13 @@ def test_nobody_waits_where_there_is_room() -> None:
     assert rushed.served == 200
     assert rushed.longest_wait_s == 0
     assert rushed.estimates_kept is None
+
+
+def test_where_few_polls_may_be_all_are_served_as_soon_and_in_order() -> None:
+    usual = RushSetting(people=1500, capacity=150)
+    few = attrs.evolve(usual, policy=attrs.evolve(usual.policy, max_polls_per_s=60))
+    rushed = run_rush(few, 1)
+    assert rushed.served == 1500
+    assert rushed.out_of_order == 0
+    assert rushed.longest_wait_s < 1.1 * run_rush(usual, 1).longest_wait_s
+    assert rushed.most_asks_per_s < 1.4 * 1500 / 15 + 60  # those who join are not told when
