@@ -25,6 +25,8 @@ Examples:
   lambdamu simulate sessions --backends 20 --joins-per-s 200 --period 30
   lambdamu simulate brooker --refresh 60 --policy two_choices
   lambdamu simulate capacity pool.toml --users 50000
+  lambdamu simulate rush
+  lambdamu simulate abandon --back 0.5
 """
 Command = Callable[..., Any]
 Option = Callable[[Command], Command]
@@ -157,6 +159,63 @@ def capacity(file: str, users: int, session_s: float, length: float, seed: int, 
     with _bar("capacity") as tell:
         carried = run_capacity(config, CapacitySetting(users, session_s, length, seed), tell)
     return _show(carried.figures(), as_json=as_json)
+
+
+def _seeded(command: Command) -> Command:
+    """Give a command what all of the virtual queue take."""
+    seed = _whole("--seed", 1, 0, 2**63 - 1, "Where chance begins.")
+    return seed(click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(command))
+
+
+@simulate.command()
+@_seeded
+def loop(seed: int, as_json: bool) -> int:
+    """The control loop of the queue on nodes that report late, of which one dies; and the same at a fixed rate."""
+    from master.simulation.loop import Plant, run_loop  # noqa: PLC0415
+
+    with _bar("loop") as tell:
+        seen = run_loop(Plant(), seed, tell)
+    figures: dict[str, Any] = {
+        "peak_load": seen.peak,
+        "seconds_over_target": seen.over_s,
+        "idle_while_waiting_s": seen.idle_s,
+    }
+    if not as_json:
+        fixed = run_loop(Plant(fixed_per_s=30.0), seed)
+        figures |= {"peak_load_at_30_a_second": fixed.peak, "seconds_over_target_at_30_a_second": fixed.over_s}
+    return _show(figures, as_json=as_json)
+
+
+@simulate.command()
+@_number("--back", 0.0, 0, 1, "The part of those who go that comes back within five minutes, and stays.")
+@_seeded
+def abandon(back: float, seed: int, as_json: bool) -> int:
+    """10,000 join the queue, and nine in ten go without a word; how many of the others get in at 60 a minute."""
+    from master.simulation.abandon import AbandonSetting, run_abandon  # noqa: PLC0415
+
+    with _bar("abandon") as tell:
+        turns = run_abandon(AbandonSetting(back=back), seed, tell)
+    figures: dict[str, Any] = {"real_turns_per_minute": turns.per_minute, "last_served_minute": turns.last_minute}
+    if back:
+        figures |= {"back_in_time": turns.in_time, "lost_their_place": turns.lost_place}
+    if not as_json:
+        figures |= {
+            "most_over_the_rate": turns.most_over,
+            "called_out_of_order": turns.out_of_order,
+            "estimates_within_90_point": turns.estimates_kept,
+        }
+    return _show(figures, as_json=as_json)
+
+
+@simulate.command()
+@_seeded
+def rush(seed: int, as_json: bool) -> int:
+    """3,000 come within 15 s to three small backends, of which one dies in the middle; how they wait and get in."""
+    from master.simulation.rush import RushSetting, run_rush  # noqa: PLC0415
+
+    with _bar("rush") as tell:
+        rushed = run_rush(RushSetting(), seed, tell)
+    return _show(rushed.figures(), as_json=as_json)
 
 
 def _setting(given: dict[str, Any]) -> Setting:

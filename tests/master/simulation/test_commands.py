@@ -48,6 +48,22 @@ def run(*arguments: str) -> Any:
                 "seconds_to_share",
             ],
         ),
+        ("loop --seed 2", ["peak_load", "seconds_over_target", "idle_while_waiting_s"]),
+        ("abandon --seed 2", ["real_turns_per_minute", "last_served_minute"]),
+        (
+            "rush --seed 2",
+            [
+                "served",
+                "called_out_of_order",
+                "mean_wait_s",
+                "longest_wait_s",
+                "most_users_over_target",
+                "most_asks_per_s",
+                "estimates_within_90_point",
+                "mean_estimates_over_waits",
+                "90_points_over_waits",
+            ],
+        ),
         ("brooker --refresh 60 --policy two_choices --seed 1 --length 1000", ["mean_time"]),
     ],
 )
