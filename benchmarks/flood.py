@@ -148,6 +148,6 @@ FLOOD: Final = Benchmark(
         "kept connections are there before the flood; a first answer under TLS, with its handshake, is not counted",
         "rubbish and good clients share the other core, so a part of what is later is theirs",
         "grown: the memory of the server from before the flood to when as many go as come; then: what is added later",
-        "closed unheard: bad ones that the server closed without a word, because too many handshakes were begun",
+        "closed unheard: bad ones that the server closed without a word: no handshake at all, or one that gave way",
     ),
 )
