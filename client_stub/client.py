@@ -11,7 +11,7 @@ from rich.text import Text
 
 from client_stub.caller import ask_any
 from client_stub.interrupt import until_signal
-from client_stub.options import ClientOptions
+from client_stub.options import ClientOptions, tls_of
 from client_stub.report import run_load
 from client_stub.show import complain, put_json, put_line
 from client_stub.tally import FAILED, NO_BACKEND, OK
@@ -19,7 +19,7 @@ from lambdamu.address import Address, printable
 from lambdamu.answers import Answer, Failure, explain
 from lambdamu.caller import Caller
 
-__all__ = ["ClientOptions", "run_client"]
+__all__ = ["ClientOptions", "run_client", "tls_of"]
 
 _NOT_REACHED: Final = "Failed"
 """The result of a client that had no answer, or could not use its backend; no word of the wire."""
@@ -27,7 +27,7 @@ _NOT_REACHED: Final = "Failed"
 
 async def run_client(options: ClientOptions) -> int:
     """Be one client, or a load of them, and return the exit code: 0, 1 failed or stopped by a signal, 3 no backend."""
-    caller = Caller(options.user_name, options.user_mail, options.timeout_s)
+    caller = Caller(options.user_name, options.user_mail, options.timeout_s, options.tls)
     rng = random.Random()
     if options.is_load:
         return await run_load(options, caller, rng)

@@ -9,6 +9,7 @@ import attrs
 from attrs.validators import ge, optional
 
 from lambdamu.address import Address
+from lambdamu.client_tls import Tls
 from lambdamu.messages import TURN
 from lambdamu.passes import MOST_CHARACTERS
 
@@ -47,6 +48,8 @@ class ClientOptions:
     user_mail: str = attrs.field(default="client@localhost", validator=_said_name)
     timeout_s: float = attrs.field(default=5.0, validator=_positive)
     pass_text: str | None = attrs.field(default=None, validator=_sendable, repr=False)
+    tls: Tls | None = None
+    """How masters are asked under TLS; None: in the clear."""
 
     turn: bool = False
     """Whether a Turn is wanted, and handed on."""
@@ -61,3 +64,12 @@ class ClientOptions:
     def is_load(self) -> bool:
         """Whether many clients are asked for, or one as if it were many."""
         return self.clients > 1 or self.rate is not None
+
+
+def tls_of(*, tls: bool, ca: str, tls_name: str, cert: str, key: str) -> Tls | None:
+    """Return what the options of TLS come to. Raise ValueError on those that do not fit, TlsError on a bad file."""
+    if not tls and (ca or tls_name or cert or key):
+        raise ValueError("--ca, --tls-name, --cert and --key go with --tls")
+    if bool(cert) != bool(key):
+        raise ValueError("--cert and --key go together")
+    return Tls(ca, tls_name, cert, key) if tls else None

@@ -39,6 +39,9 @@ _OURS: Final = frozenset({LinkFault.NO_DESCRIPTOR, LinkFault.NO_ADDRESS, LinkFau
 """A device without a network fails so, at once and with everybody. None of them got a call, so none shall be left alone
 for it: or the device would go on waiting when its network is back."""
 
+_FOR_GOOD: Final = frozenset({LinkFault.CERTIFICATE, LinkFault.TLS})
+"""A moment later a peer shows the same certificate, and speaks TLS as little."""
+
 
 @attrs.frozen
 class Answer:
@@ -107,7 +110,8 @@ class Failure:
     def from_error(cls, exc: LinkError | RemoteProtocolError) -> Failure:
         if isinstance(exc, RemoteProtocolError):
             return _broken(exc.text)
-        return cls(str(exc), why=exc.why, fault=None if exc.why in _OURS else Fault.SYSTEM)
+        fault = None if exc.why in _OURS else Fault.SYSTEM
+        return cls(str(exc), final=exc.why in _FOR_GOOD, why=exc.why, fault=fault)
 
     def of(self, what: str, address: Address) -> Failure:
         """Return the failure with its author named, once, as in `master 127.0.0.1:7000: Connection refused`."""

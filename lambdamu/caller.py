@@ -12,6 +12,7 @@ import trio
 
 from lambdamu.address import Address
 from lambdamu.answers import Answer, Failure, read_answer, read_task
+from lambdamu.client_tls import Tls
 from lambdamu.datapack import encode
 from lambdamu.errors import LinkError, RemoteProtocolError
 from lambdamu.messages import (
@@ -52,17 +53,21 @@ class Login:
 
 @attrs.frozen
 class Caller:
-    """Calls as one user; connecting, sending and waiting for an answer each take `timeout_s` seconds at most."""
+    """Calls as one user; connecting, sending and waiting for an answer each take `timeout_s` seconds at most.
+
+    `tls`: how masters are asked under TLS; None: they are asked in the clear, as backends are logged in to always.
+    """
 
     user_name: str
     user_mail: str
     timeout_s: float
+    tls: Tls | None = None
     _resolver: Resolver = attrs.field(factory=Resolver)
 
     async def ask(self, master: Address, data: dict[str, Any] | None = None) -> Answer | Failure:
         """Ask a master for a backend, over a connection of its own; without `data` the ask is a plain one."""
         question = encode([Message(MASTER, Command.EVENT, DO_SEND_SERVER, data)])
-        called = await self._call(master, question, read_answer)
+        called = await self._call(master, question, read_answer, self.tls)
         if isinstance(called, Failure):
             return called.of("master", master)
         client, answer = called
@@ -71,7 +76,7 @@ class Caller:
 
     async def log_in(self, backend: Address, turn: str | None = None) -> Login | Failure:
         """Log in to a backend, showing a `turn` where there is one; whoever gets the login closes it."""
-        called = await self._call(backend, self._introduction(turn), read_task)
+        called = await self._call(backend, self._introduction(turn), read_task, None)
         if isinstance(called, Failure):
             return called.of("backend", backend)
         client, task = called
@@ -92,11 +97,13 @@ class Caller:
         return encode([Message(AUTH, Command.SET, name, text) for name, text in said if text is not None])
 
     async def _call(
-        self, address: Address, question: bytes, read: Callable[[Batch], T | Failure | None]
+        self, address: Address, question: bytes, read: Callable[[Batch], T | Failure | None], tls: Tls | None
     ) -> tuple[TCPClient, T] | Failure:
         """Connect and put a question. The connection is closed unless it is returned."""
         try:
-            client = await TCPClient.connect(self._resolver, address.host, address.port, within_s=self.timeout_s)
+            client = await TCPClient.connect(
+                self._resolver, address.host, address.port, within_s=self.timeout_s, tls=tls
+            )
         except LinkError as exc:
             return Failure.from_error(exc)
         try:

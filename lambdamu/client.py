@@ -19,13 +19,14 @@ import trio
 from lambdamu.address import Address
 from lambdamu.answers import Failure
 from lambdamu.caller import Caller, Login
+from lambdamu.client_tls import Tls
 from lambdamu.datapack import encode
 from lambdamu.messages import Batch, Message
 from lambdamu.passes import MOST_CHARACTERS
 from lambdamu.peers import ClientObserver, ClientPolicy, Peers
 from lambdamu.plan import Ask, GiveUp, Go, Identity, Pause, Plan
 
-__all__ = ["Client", "ClientObserver", "ClientPolicy", "Connection", "Peers", "connect"]
+__all__ = ["Client", "ClientObserver", "ClientPolicy", "Connection", "Peers", "Tls", "connect"]
 
 _ID_BYTES: Final = 128
 """The most that a master takes of an id, a device or a zone."""
@@ -90,7 +91,7 @@ class Client:
             _check(what, text, most)
         self._peers = peers or Peers()
         self._identity = Identity(client_id or secrets.token_hex(_RANDOM_BYTES), device, zone, pass_text=pass_text)
-        self._caller = Caller(user_name, user_mail, self._peers.policy.step_s)
+        self._caller = Caller(user_name, user_mail, self._peers.policy.step_s, self._peers.policy.tls)
         self._rng = rng or random.Random()
 
     @asynccontextmanager

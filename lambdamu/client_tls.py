@@ -13,8 +13,9 @@ from typing import Final
 
 import attrs
 
+from lambdamu.address import parse_host
 from lambdamu.line_file import LineFileError, read_line_file
-from lambdamu.tls import TlsError
+from lambdamu.tls import TlsError, load_certificate
 
 READ_BYTES: Final = 16384
 """The most that a record holds."""
@@ -47,6 +48,40 @@ def read_trust(ca_file: str = "") -> Trust:
     except (OSError, ValueError) as exc:
         raise TlsError("ca_file", f"{ca_file} has no certificate of an authority, or a damaged one") from exc
     return Trust(pem, context)
+
+
+def _host(text: str) -> str:
+    return parse_host(text) if text else ""
+
+
+@attrs.frozen
+class Tls:
+    """How a client speaks TLS with its masters, whose certificates are always checked. The files are read once, here.
+
+    `ca_file`: PEM of who may vouch for them; empty: the authorities of the system. `server_name`: what their
+    certificates must be for; empty: the host that each is called by. `certificate`, PEM, the chain with it, and `key`,
+    PEM, without a passphrase: what the client shows of itself where it is asked to; empty: nothing. Raise TlsError on a
+    file that is not right, ValueError on values that mean nothing.
+    """
+
+    ca_file: str = ""
+    server_name: str = attrs.field(default="", converter=_host)
+    certificate: str = ""
+    key: str = ""
+    _trust: Trust = attrs.field(init=False, eq=False, repr=False)
+
+    @_trust.default
+    def _read(self) -> Trust:
+        if bool(self.certificate) != bool(self.key):
+            raise ValueError("'certificate' and 'key' go together")
+        trust = read_trust(self.ca_file)
+        if self.certificate:
+            load_certificate(trust.context, self.certificate, self.key)
+        return trust
+
+    def begin(self, host: str) -> TlsConversation:
+        """Return a connection to `host` that begins. Its handshake is a whole one: nothing is kept from others."""
+        return TlsConversation(TlsPeer(self._trust, self.server_name or host), None)
 
 
 class TlsPeer:

@@ -7,10 +7,11 @@ from collections import OrderedDict
 from typing import Final
 
 import attrs
-from attrs.validators import gt, instance_of, lt
+from attrs.validators import gt, instance_of, lt, optional
 
 from lambdamu.address import Address
 from lambdamu.breaker import Breaker, BreakerObserver, BreakerPolicy, Event, State, Why
+from lambdamu.client_tls import Tls
 from lambdamu.errors import ConnectError
 from lambdamu.retry import Backoff, BudgetPolicy, RetryBudget
 
@@ -36,6 +37,8 @@ class ClientPolicy:
     budget: BudgetPolicy = attrs.field(factory=BudgetPolicy, validator=instance_of(BudgetPolicy))
     masters: BreakerPolicy = attrs.field(factory=_breaker_policy, validator=instance_of(BreakerPolicy))
     backends: BreakerPolicy = attrs.field(factory=_breaker_policy, validator=instance_of(BreakerPolicy))
+    tls: Tls | None = attrs.field(default=None, validator=optional(instance_of(Tls)))
+    """How masters are asked under TLS; None: in the clear. Backends are logged in to in the clear."""
 
     def __attrs_post_init__(self) -> None:
         for breaker in (self.masters, self.backends):

@@ -8,12 +8,14 @@ from typing import Final
 import trio
 
 from lambdamu.address import Address
+from lambdamu.client_tls import Tls, TlsConversation
 from lambdamu.datapack import DEFAULT_LIMITS, Decoder, WireLimits
 from lambdamu.errors import LinkError
 from lambdamu.lean_stream import LeanStream
 from lambdamu.link_fault import link_error, refuse_self
 from lambdamu.messages import Batch, LinkFault
 from lambdamu.resolver import Resolver, SocketAddress
+from lambdamu.tls_stream import TlsStream
 
 _READ_BYTES: Final = 16384
 
@@ -33,11 +35,19 @@ class TCPClient:
 
     @classmethod
     async def connect(
-        cls, resolver: Resolver, host: str, port: int, *, within_s: float, limits: WireLimits = DEFAULT_LIMITS
+        cls,
+        resolver: Resolver,
+        host: str,
+        port: int,
+        *,
+        within_s: float,
+        limits: WireLimits = DEFAULT_LIMITS,
+        tls: Tls | None = None,
     ) -> TCPClient:
-        """Connect to the first address of `host` that takes it, look-up included within `within_s` seconds.
+        """Connect to the first address of `host` that takes it, look-up and handshake included in `within_s` seconds.
 
-        Raise LinkError: no_address, refused, unreachable, no_descriptor, connect_timeout.
+        Raise LinkError: no_address, refused, unreachable, no_descriptor, connect_timeout; with `tls` also certificate,
+        tls, closed.
         """
         deadline = trio.current_time() + within_s
         with trio.CancelScope(deadline=deadline) as scope:
@@ -49,7 +59,9 @@ class TCPClient:
             # The time left is shared out, so that one address that swallows packets does not spend it all.
             share = max(0.0, deadline - trio.current_time()) / (len(addresses) - i)
             try:
-                stream = await _connect(address, share)
+                stream = await (
+                    _connect(address, share) if tls is None else _connect_tls(address, share, tls.begin(host))
+                )
             except LinkError as exc:
                 failure = exc
             else:
@@ -111,5 +123,22 @@ async def _connect(address: SocketAddress, within_s: float) -> LeanStream:
         raise link_error(exc, shown) from exc
     except LinkError:
         stream.socket.close()
+        raise
+    return stream
+
+
+async def _connect_tls(address: SocketAddress, within_s: float, conversation: TlsConversation) -> TlsStream:
+    """Connect and shake hands."""
+    deadline = trio.current_time() + within_s
+    plain = await _connect(address, within_s)
+    stream = TlsStream(plain, conversation, Address(*address[1][:2]))
+    try:
+        with trio.CancelScope(deadline=deadline) as scope:
+            await stream.shake_hands()
+        if scope.cancelled_caught:
+            text = f"{stream.shown} did not shake hands by TLS within {within_s:g} s"
+            raise LinkError(LinkFault.CONNECT_TIMEOUT, text)
+    except BaseException:
+        plain.socket.close()
         raise
     return stream

@@ -22,7 +22,7 @@ _MOST_BYTES: Final = 4 * 2**20
 class TlsError(LambdaMuError):
     """A file of the certificate, the key or the authorities is not right; str() is one line that names it.
 
-    `which`: "certificate", "key" or "client_ca".
+    `which`: "certificate", "key", "client_ca" or "ca_file".
     """
 
     def __init__(self, which: str, text: str) -> None:
@@ -73,12 +73,7 @@ def make_context(policy: TlsPolicy) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-    _read("certificate", policy.certificate)
-    _read("key", policy.key)
-    try:
-        context.load_cert_chain(policy.certificate, policy.key, password=_no_passphrase)
-    except (OSError, ValueError) as exc:
-        raise TlsError("key", f"{policy.key} is not the key of {policy.certificate}: {_why(exc)}") from exc
+    load_certificate(context, policy.certificate, policy.key)
     if policy.client_ca:
         authorities = _read("client_ca", policy.client_ca)
         try:
@@ -90,6 +85,16 @@ def make_context(policy: TlsPolicy) -> ssl.SSLContext:
     if policy.protocols:
         context.set_alpn_protocols(list(policy.protocols))
     return context
+
+
+def load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    """Have the context show a certificate, whose key is its own. Raise TlsError, which names the file."""
+    _read("certificate", certificate)
+    _read("key", key)
+    try:
+        context.load_cert_chain(certificate, key, password=_no_passphrase)
+    except (OSError, ValueError) as exc:
+        raise TlsError("key", f"{key} is not the key of {certificate}: {_why(exc)}") from exc
 
 
 def expiry_of(certificate: str) -> float:

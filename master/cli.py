@@ -1,4 +1,7 @@
-"""The one command line. Exit codes: 0 ok, 1 failed, 2 bad usage or configuration, 3 no backend, 4 late, 5 different."""
+"""The one command line. Exit codes: 0 ok, 1 failed, 2 bad usage or configuration, 3 no backend, 4 late, 5 different.
+
+It is long because options stand one to a line, and all who start processes stand here.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import click
 import trio
 
 from lambdamu.address import Address
+from lambdamu.tls import TlsError
 from master.config import Config
 from master.config_environment import variables
 from master.config_file import ConfigError, load
@@ -204,6 +208,13 @@ def server(  # noqa: PLR0913 - click gives all options by name
 @click.option(
     "--hold", type=click.FloatRange(min=0), default=0.0, callback=finite, help="Stay connected for so many seconds."
 )
+@click.option("--tls", is_flag=True, help="Ask masters under TLS; their certificates are checked.")
+@click.option(
+    "--ca", type=click.Path(), default="", help="The authorities, a PEM file.  [default: those of the system]"
+)
+@click.option("--tls-name", default="", metavar="NAME", help="Whose their certificates are.  [default: their HOST]")
+@click.option("--cert", type=click.Path(), default="", help="The client's own certificate, a PEM file.")
+@click.option("--key", type=click.Path(), default="", help="Its key, a PEM file without a passphrase.")
 def client(
     masters: tuple[Address, ...],
     as_json: bool,
@@ -213,9 +224,10 @@ def client(
     hold: float,
     pass_text: str | None,
     turn: bool,
+    **tls: Any,
 ) -> int:
     """Ask a master where to connect, connect there, and say which Task object was given."""
-    from client_stub.client import ClientOptions, run_client  # noqa: PLC0415
+    from client_stub.client import ClientOptions, run_client, tls_of  # noqa: PLC0415
 
     try:
         options = ClientOptions(
@@ -227,9 +239,13 @@ def client(
             hold=hold,
             pass_text=pass_text,
             turn=turn,
+            tls=tls_of(**tls),
         )
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
+    except TlsError as exc:
+        _complain(f"lambdamu client: {exc}")
+        return 2
     return trio.run(run_client, options)
 
 

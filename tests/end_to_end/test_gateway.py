@@ -170,6 +170,40 @@ def test_every_entrance_answers_and_a_reload_brings_a_new_certificate_whole_or_n
     assert "Traceback" not in master.stderr
 
 
+def test_a_client_without_a_screen_asks_under_tls_and_says_whom_it_does_not_trust(
+    stage: Stage, command_line: Any
+) -> None:
+    ca, strangers = stage.folder / "ca.pem", stage.folder / "strangers.pem"
+    write_certificate(stage.folder).cert_pem.write_to_path(ca)
+    trustme.CA().cert_pem.write_to_path(strangers)
+    _, backend = stage.server()
+    secure = free_port()
+    master, _ = stage.master(backend, text=FAST + tls(secure))
+    wait_until_up(master, 1)
+    client = ("client", "--master", f"127.0.0.1:{secure}", "--tls", "--ca")
+    went = stage.run(*client, str(ca))
+    assert (went.returncode, went.stderr) == (0, "")
+    assert went.stdout.startswith(f"127.0.0.1:{backend} Task-")
+    code, shown, complaint = command_line(*client, str(strangers), "--clients", "2", "--json")
+    assert (code, json.loads(shown)["failed"]) == (1, 2)
+    why = f"lambdamu client: 2 x master 127.0.0.1:{secure}: its certificate is not good: "
+    assert complaint.startswith(why)
+    assert complaint.count("\n") == 1
+
+
+def test_authorities_that_are_not_there_are_named(command_line: Any, tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    code, _, complaint = command_line("client", "--master", "127.0.0.1:7443", "--tls", "--ca", str(ca))
+    assert (code, complaint) == (2, f"lambdamu client: {ca} cannot be read: No such file or directory\n")
+
+
+@pytest.mark.parametrize("options", [["--ca", "ca.pem"], ["--tls", "--key", "a.key"], ["--tls", "--tls-name", "a b"]])
+def test_options_of_tls_that_do_not_fit_are_bad_usage(command_line: Any, options: list[str]) -> None:
+    code, _, complaint = command_line("client", "--master", "127.0.0.1:7443", *options)
+    assert code == 2
+    assert "go with --tls" in complaint or "go together" in complaint or "nor a host name" in complaint
+
+
 def test_check_names_a_key_that_is_not_there(stage: Stage) -> None:
     write_certificate(stage.folder)
     (stage.folder / "pool.toml").write_text(tls(7443))
