@@ -271,9 +271,10 @@ class GuardedServer(EpollServer):
         # A record holds 16 KiB at most, so one read takes all that was decrypted: nothing hides from the kernel's word.
         try:
             data = tls.read(READ_BYTES)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        except ssl.SSLWantReadError:
             return
-        except OSError:
+        # It wants to write to a peer that takes nothing; or, ValueError, both have said goodbye already.
+        except (OSError, ValueError):
             self._end(connection, connection.ending or Ending.RESET)
             return
         self._take(connection, data)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from lambdamu.address import MAX_PORT, Address
+from lambdamu.forwarded import ClientHeader
 from lambdamu.networks import Network
 from lambdamu.tcp_server import PortLimits
 from master.core.choice import ChoicePolicy
@@ -195,7 +196,9 @@ class GatewayConfig:
     origins: tuple[str, ...] = ()
     """The pages that may ask from a browser, such as https://game.example; "*": all."""
     trusted_proxies: tuple[Network, ...] = ()
-    """Balancers in front: what they say of the client, in Forwarded or X-Forwarded-For, is believed."""
+    """Balancers in front: what they say of the client is believed."""
+    client_header: ClientHeader = ClientHeader.X_FORWARDED_FOR
+    """The header in which they say it; the other is not read, since they may pass on what a client wrote there."""
     connections: int = 10000
     """Open at once; one more is told so and closed."""
 

@@ -161,7 +161,7 @@ class Entrances:
         from master.gateway import Gateway, GatewayRules  # noqa: PLC0415
 
         policy = config.gateway
-        gateway = Gateway(door, GatewayRules(policy.origins, policy.trusted_proxies))
+        gateway = Gateway(door, GatewayRules(policy.origins, policy.trusted_proxies, policy.client_header))
         limits = attrs.evolve(
             config.limits,
             connections=policy.connections,

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Protocol
 
 import attrs
 
-from lambdamu.forwarded import HEADERS, client_of
+from lambdamu.forwarded import ClientHeader, client_of
 from lambdamu.http_wire import Request, Response
 from lambdamu.messages import DO_SEND_SERVER, MASTER, Command, Message, Result
 from lambdamu.networks import Network
@@ -60,6 +60,7 @@ class GatewayRules:
 
     origins: tuple[str, ...] = ()
     proxies: tuple[Network, ...] = ()
+    client_header: ClientHeader = ClientHeader.X_FORWARDED_FOR
 
 
 class BadJsonError(ValueError):
@@ -82,7 +83,7 @@ class Gateway:
         """Return what answers a plain ask of the same bytes: most phones send the same ones each time."""
         [request] = batch
         plain = (request.method, request.target) == ("GET", SERVER_PATH) and not request.body
-        told = self.rules.proxies and any(name in request.headers for name in HEADERS)
+        told = self.rules.proxies and self.rules.client_header in request.headers
         if not plain or told or not request.keep_alive:
             return None
         cors = self._cors(request)
@@ -109,7 +110,7 @@ class Gateway:
         return self._send_server(request, now, peer)
 
     def _send_server(self, request: Request, now: float, peer: Peer) -> Response:
-        host = client_of(request.headers, peer.host, self.rules.proxies)
+        host = client_of(request.headers, peer.host, self.rules.proxies, self.rules.client_header)
         if host != peer.host:
             peer = Peer(host, 0)  # a certificate, if any, is the balancer's
         try:

@@ -179,6 +179,8 @@ def _read_wish(body: bytes) -> _Wish:
     reason, until_s = given.get("reason"), given.get("until_s")
     if not isinstance(reason, str) or not 0 < len(reason.strip()) <= len(reason) <= _MOST_REASON:
         raise HTTPException(400, f"reason must be a text of 1 to {_MOST_REASON} characters")
+    if any("\ud800" <= character <= "\udfff" for character in reason):  # JSON may bring halves of characters
+        raise HTTPException(400, "reason must be a text of whole characters")
     return _Wish(reason, None if until_s is None else _read_until(until_s))
 
 

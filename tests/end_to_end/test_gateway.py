@@ -229,7 +229,9 @@ def test_a_balancer_says_whose_connection_it_is_and_nobody_else_may(stage: Stage
         client.send(ASK)
         assert client.receive()[0]["Data"]["Code"] == "BadMessage"
         assert client.receive() is None
-    assert get(f"http://127.0.0.1:{plain}/v1/server", {"Client": "ann"}, Forwarded="for=198.51.100.9")[0] == 200
+    assert (
+        get(f"http://127.0.0.1:{plain}/v1/server", {"Client": "ann"}, **{"X-Forwarded-For": "198.51.100.9"})[0] == 200
+    )
     told = stage.run("why", "ann", "--url", f"http://127.0.0.1:{page}")
     assert "198.51.100.0/24" in told.stdout, told.stderr
 

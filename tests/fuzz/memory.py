@@ -12,7 +12,7 @@ import structlog
 from lambdamu.address import Address
 from lambdamu.base64url import to_base64url
 from lambdamu.errors import RemoteProtocolError
-from lambdamu.forwarded import HEADERS, client_of
+from lambdamu.forwarded import ClientHeader, client_of
 from lambdamu.http_wire import HttpWire
 from lambdamu.objects import Later, Peer
 from lambdamu.passes import PassVerifier
@@ -113,8 +113,8 @@ def _proxy(data: bytes) -> None:
 
 
 def _forwarded(data: bytes) -> None:
-    for name in HEADERS:
-        ipaddress.ip_address(client_of({name: data.decode("latin-1")}, "10.0.0.1", _NETWORKS))
+    for name in ClientHeader:
+        ipaddress.ip_address(client_of({name: data.decode("latin-1")}, "10.0.0.1", _NETWORKS, name))
 
 
 class _Passes:

@@ -272,6 +272,43 @@ def counted(endings: list[Ending]) -> dict[Ending, int]:
     return {ending: endings.count(ending) for ending in endings}
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_goodbye_from_both_sides_ends_one_connection_and_not_the_port(
+    guarded: Make, authority: trustme.CA, version: ssl.TLSVersion
+) -> None:
+    port = guarded(tls=True)
+    context = context_of(authority)
+    context.maximum_version = version
+
+    def leave(address: Address) -> None:
+        with socket.create_connection((address.host, address.port), timeout=PATIENCE_S) as sock:
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            tls = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+            while True:
+                try:
+                    tls.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    sock.sendall(outgoing.read())
+                    incoming.write(sock.recv(65536))
+            tls.write(b"\xc1")  # to no protocol: the port says why, and goodbye
+            with suppress(ssl.SSLError):
+                tls.unwrap()
+            sock.sendall(outgoing.read())  # the rubbish and our goodbye in one
+            sock.recv(65536)
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(65536):
+                pass
+
+    async with listening(port) as address:
+        await trio.to_thread.run_sync(leave, address)
+        client = await connect_tls(address, context)
+        assert await client.echo(1) == [1]
+        await client.stream.aclose()
+        await port.over()
+    assert port.ledger.endings[0] is Ending.PROTOCOL
+
+
 async def test_who_stops_in_the_middle_of_a_handshake_is_ended_by_the_deadline_of_a_message(guarded: Make) -> None:
     port = guarded(tls=True, message_s=0.05)
     async with listening(port) as address:

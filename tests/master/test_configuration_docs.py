@@ -12,6 +12,7 @@ import pytest
 import trustme
 
 from lambdamu.address import Address
+from lambdamu.forwarded import ClientHeader
 from lambdamu.networks import Network
 from master.config import BOUNDS, ORDERS, TABLES, BackendConfig, Config, Mode
 from master.config_file import ConfigError, load, parse
@@ -29,6 +30,7 @@ TYPES = {
     int: "whole number",
     int | None: "whole number",
     str: "text",
+    ClientHeader: "text",
     Mode: "text",
     Policy: "text",
     Panic: "text",
@@ -106,7 +108,7 @@ def test_type_default_and_bounds_are_those_of_the_code(name: str, field: Any) ->
         assert allowed == str(bounds)
     elif hint is bool:
         assert allowed == TYPES[bool]
-    elif hint in (Mode, Policy, Panic):
+    elif hint in (Mode, Policy, Panic, ClientHeader):
         assert allowed == " or ".join(written(word.value) for word in hint)
     else:
         assert allowed in (f"see [{field.name}](#{field.name})", f"see [{field.name}s](#{field.name}s)")

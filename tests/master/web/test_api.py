@@ -128,6 +128,14 @@ async def test_a_change_goes_to_the_controls_with_who_and_why_and_is_an_event(si
         assert texts == ["drain by local: kernel", "maint by local: disk"]
 
 
+async def test_half_a_character_is_no_reason(site: Any, make_controls: Any) -> None:
+    async with site("b1", controls=make_controls()) as here:
+        headers = {"Content-Type": "application/json"}
+        body = rb'{"reason": "half \ud800"}'
+        answer = await here.http.post("/api/v1/backends/b1/drain", content=body, headers=headers)
+        assert (answer.status_code, answer.json()) == (400, {"error": "reason must be a text of whole characters"})
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "said"),
     [
