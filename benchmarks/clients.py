@@ -12,12 +12,21 @@ import attrs
 
 from benchmarks.machine import busy_s
 from benchmarks.peers import Endpoint, Server, pack
+from benchmarks.report import Column
 from benchmarks.stage import Running, Stage, free_port
 
 SPARE_S: Final = 30.0
 """What a generator may take beyond its time: its last answers, and a busy machine."""
 _HOLD_S: Final = 300
 """The most that clients are held, whatever happens to who started them."""
+ASKED_COLUMNS: Final = (
+    Column("asks_per_s", "good asks/s"),
+    Column("p50_ms", "p50 ms", 1),
+    Column("p99_ms", "p99 ms", 1),
+    Column("max_ms", "max ms", 1),
+    Column("errors", "errors"),
+)
+CORE_COLUMNS: Final = (Column("server_core", "server core %", 1), Column("others_core", "others on it %", 1))
 FAKES_IN_A_ROW: Final = 250
 """Backend i of the C fakes stands at 127.1.(i / 250).(1 + i % 250)."""
 
@@ -53,6 +62,10 @@ class Watched:
     @property
     def others_core(self) -> float:
         return 100 * self.others_cpu_s / self.seconds
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures of CORE_COLUMNS."""
+        return {"server_core": self.server_core, "others_core": self.others_core}
 
 
 class Watch:
@@ -90,6 +103,17 @@ class Asked:
     handshakes: int = 0
     resumed: int = 0
     """Of them, those of a session that went on."""
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures of ASKED_COLUMNS and CORE_COLUMNS."""
+        return {
+            "asks_per_s": self.asks / self.seconds,
+            "p50_ms": self.p50_us / 1000,
+            "p99_ms": self.p99_us / 1000,
+            "max_ms": self.max_us / 1000,
+            "errors": self.errors,
+            **self.meanwhile.figures(),
+        }
 
     @property
     def cpu_s_per_1000(self) -> float:

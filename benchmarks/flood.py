@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import attrs
 
-from benchmarks.clients import SPARE_S, Load, Watch, Watched, asked_of, start_asking, start_fakes
+from benchmarks.clients import CORE_COLUMNS, SPARE_S, Load, Watch, Watched, asked_of, start_asking, start_fakes
 from benchmarks.doors import make_certificate, start_door
 from benchmarks.figures import Samples
 from benchmarks.peers import Ours, Server
@@ -78,7 +78,7 @@ def _ask(stage: Stage, doors: _Doors, inside: Mapping[str, Running], seconds: fl
     asking = {**inside, "new": start_asking(stage, doors.tls, Load("short", rate=50), seconds)}
     said = {name: clients.line(seconds + SPARE_S) for name, clients in asking.items()}
     watched = begun.stop()
-    figures = {"server_core": watched.server_core, "others_core": watched.others_core}
+    figures = watched.figures()
     for name, what in said.items():
         figures |= _times(name, what, watched)
     return figures
@@ -137,8 +137,7 @@ FLOOD: Final = Benchmark(
         Column("plain_errors", "plain errors"),
         Column("kept_errors", "kept"),
         Column("new_errors", "new"),
-        Column("server_core", "server core %", 1),
-        Column("others_core", "others on it %", 1),
+        *CORE_COLUMNS,
         Column("grown_mb", "grown MB", 1),
         Column("more_mb", "then MB", 1),
         Column("unheard", "closed unheard"),

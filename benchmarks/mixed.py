@@ -6,7 +6,17 @@ import time
 from functools import partial
 from typing import Any, Final
 
-from benchmarks.clients import Fakes, Load, Watched, ask, idle_clients, slow_clients, start_fakes, watch
+from benchmarks.clients import (
+    ASKED_COLUMNS,
+    CORE_COLUMNS,
+    Fakes,
+    Load,
+    ask,
+    idle_clients,
+    slow_clients,
+    start_fakes,
+    watch,
+)
 from benchmarks.figures import Samples
 from benchmarks.peers import ASK, Ours, Server
 from benchmarks.probes import GAP_COLUMNS, GAP_NOTE, gaps
@@ -37,22 +47,14 @@ def _quiet(stage: Stage, fakes: Fakes, server: Server, seconds: float) -> dict[s
     down = server.running.events("backend_down")
     fakes.since()
     watched = watch(stage, server, seconds)
-    return {**_probes(fakes, server, down), **_cores(watched)}
+    return _probes(fakes, server, down) | watched.figures()
 
 
 def _storm(stage: Stage, fakes: Fakes, server: Server, seconds: float) -> dict[str, float]:
     down = server.running.events("backend_down")
     fakes.since()
     asked = ask(stage, server, Load("short"), seconds)
-    return {
-        "asks_per_s": asked.asks / asked.seconds,
-        "p50_ms": asked.p50_us / 1000,
-        "p99_ms": asked.p99_us / 1000,
-        "max_ms": asked.max_us / 1000,
-        "errors": asked.errors,
-        **_probes(fakes, server, down),
-        **_cores(asked.meanwhile),
-    }
+    return asked.figures() | _probes(fakes, server, down)
 
 
 def _crowded_storm(stage: Stage, fakes: Fakes, server: Server, seconds: float) -> dict[str, float]:
@@ -65,10 +67,6 @@ def _crowded_storm(stage: Stage, fakes: Fakes, server: Server, seconds: float) -
         figures = _storm(stage, fakes, server, seconds)
         told = {"idle": idle.finish(10.0), "drip": dripping.finish(10.0), "deaf": deaf.finish(10.0)}
     return figures | _crowd(told)
-
-
-def _cores(watched: Watched) -> dict[str, float]:
-    return {"server_core": watched.server_core, "others_core": watched.others_core}
 
 
 def _probes(fakes: Fakes, server: Server, down: int) -> dict[str, float]:
@@ -91,14 +89,9 @@ MIXED: Final = Benchmark(
     "mixed",
     f"{_IDLE:,} idle, {_DRIPPING:,} dripping, {_DEAF} deaf, a storm of short asks, {_BACKENDS:,} backends",
     (
-        Column("asks_per_s", "good asks/s"),
-        Column("p50_ms", "p50 ms", 1),
-        Column("p99_ms", "p99 ms", 1),
-        Column("max_ms", "max ms", 1),
-        Column("errors", "errors"),
+        *ASKED_COLUMNS,
         *GAP_COLUMNS,
-        Column("server_core", "server core %", 1),
-        Column("others_core", "others on it %", 1),
+        *CORE_COLUMNS,
         Column("idle_lost", "idle lost"),
         Column("drip_cut", "drip cut"),
         Column("deaf_cut", "deaf cut"),

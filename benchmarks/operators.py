@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks.clients import Load, ask, start_fakes
+from benchmarks.clients import ASKED_COLUMNS, CORE_COLUMNS, Load, ask, start_fakes
 from benchmarks.figures import Samples
 from benchmarks.onlookers import READERS
 from benchmarks.peers import Ours, Server
@@ -32,16 +32,7 @@ def _measure(stage: Stage, seconds: float) -> Samples:
 
 
 def _asked(stage: Stage, server: Server, load: Load, seconds: float) -> dict[str, float]:
-    asked = ask(stage, server, load, seconds)
-    return {
-        "asks_per_s": asked.asks / asked.seconds,
-        "p50_ms": asked.p50_us / 1000,
-        "p99_ms": asked.p99_us / 1000,
-        "max_ms": asked.max_us / 1000,
-        "errors": asked.errors,
-        "server_core": asked.meanwhile.server_core,
-        "others_core": asked.meanwhile.others_core,
-    }
+    return ask(stage, server, load, seconds).figures()
 
 
 def _watched(stage: Stage, server: Server, load: Load, seconds: float, http: int) -> dict[str, float]:
@@ -64,13 +55,8 @@ OPERATORS: Final = Benchmark(
     "operators",
     f"{READERS} readers of the events, one of them stalled, and a scrape a second of {_BACKENDS:,} backends",
     (
-        Column("asks_per_s", "good asks/s"),
-        Column("p50_ms", "p50 ms", 1),
-        Column("p99_ms", "p99 ms", 1),
-        Column("max_ms", "max ms", 1),
-        Column("errors", "errors"),
-        Column("server_core", "server core %", 1),
-        Column("others_core", "others on it %", 1),
+        *ASKED_COLUMNS,
+        *CORE_COLUMNS,
         Column("scrapes", "scrapes"),
         Column("slowest_ms", "slowest ms"),
         Column("events", "events read"),

@@ -35,8 +35,8 @@ _KNOWN_QUESTIONS: Final = 64
 of his own costs the others one decoding each."""
 
 IN: Final = select.EPOLLIN
-_OUT: Final = select.EPOLLOUT
-_BROKEN: Final = select.EPOLLERR | select.EPOLLHUP
+OUT: Final = select.EPOLLOUT
+BROKEN: Final = select.EPOLLERR | select.EPOLLHUP
 
 
 def _no_answer(_now: float, _family: Literal[4, 6], _address: tuple[str, int]) -> bytes:
@@ -77,11 +77,11 @@ class Conversations(Port):
     # Reading
 
     def _happened(self, connection: Connection, event: int) -> None:
-        if event & _OUT:
+        if event & OUT:
             self._write(connection)
         elif event & IN:
             self._read(connection)
-        elif event & _BROKEN:
+        elif event & BROKEN:
             self._end(connection, connection.ending or Ending.RESET)
 
     def _read(self, connection: Connection) -> None:
@@ -359,12 +359,16 @@ class Conversations(Port):
         """Tell the kernel what to watch for, when that is another thing than before."""
         if connection.fd < 0:
             return
-        mask = (IN if connection.reads(self.limits.batch_bytes) else 0) | (_OUT if connection.out else 0)
+        mask = self._wanted(connection)
         if connection.mask == UNREGISTERED:
             self._epoll.register(connection.fd, mask)
         elif mask != connection.mask:
             self._epoll.modify(connection.fd, mask)
         connection.mask = mask
+
+    def _wanted(self, connection: Connection) -> int:
+        """Return what to watch for."""
+        return (IN if connection.reads(self.limits.batch_bytes) else 0) | (OUT if connection.out else 0)
 
     def _break_off(self, connection: Connection, exc: RemoteProtocolError, gathered: list[bytes]) -> None:
         self.observer.broke_protocol(exc.code)

@@ -8,13 +8,13 @@ Whoever floods the port with handshakes that come to nothing must not keep out t
 with theirs come before those who begin, who cost more; of a crowd of these the newest comes first, because with more
 than can be done the oldest have given up by the time that all would take; and one too many puts out the one that began
 first, not itself.
+
+The file is long because reading, writing, watching and ending each have a part for TLS, and one for before it.
 """
 
 from __future__ import annotations
 
 import os
-import select
-import socket
 import ssl
 import time
 from collections import OrderedDict
@@ -26,14 +26,13 @@ import attrs
 import trio
 
 from lambdamu.epoll_connection import UNREGISTERED, Connection
-from lambdamu.epoll_conversation import IN
+from lambdamu.epoll_conversation import BROKEN, IN, OUT
 from lambdamu.epoll_server import EpollServer
 from lambdamu.errors import RemoteProtocolError
-from lambdamu.forwarded import is_in
 from lambdamu.messages import Code
-from lambdamu.networks import Network
+from lambdamu.networks import Network, Networks
 from lambdamu.objects import Peer, family_of
-from lambdamu.port import READ_BYTES, TOO_MANY, TOO_MANY_FROM_THERE, Ending, Handler, PortLimits, PortObserver
+from lambdamu.port import READ_BYTES, TOO_MANY_FROM_THERE, Ending, Handler, PortLimits, PortObserver
 from lambdamu.proxy_protocol import missing, told_address
 from lambdamu.tls import TlsDoor, subject_of
 from lambdamu.wire import Wire
@@ -92,8 +91,9 @@ class GuardedServer(EpollServer):
     ) -> None:
         """`proxies`: who must say whose connection it is, by the PROXY protocol, version 2; nobody else may."""
         self.tls = tls
-        self._proxies = tuple(proxies)
-        limits = attrs.evolve(limits, exempt=(*limits.exempt, *self._proxies))
+        proxies = tuple(proxies)
+        self._proxies = Networks(exempt=proxies)
+        limits = attrs.evolve(limits, exempt=(*limits.exempt, *proxies))
         super().__init__(handler, limits, observer=observer, wire=wire)
 
     def _set_up(self) -> None:
@@ -112,37 +112,29 @@ class GuardedServer(EpollServer):
 
     # Letting in
 
-    def _let_in(self, fd: int, address: tuple[str, int]) -> None:
-        proxied = self._proxies and is_in(address[0], self._proxies)
+    def _welcome(self, connection: Connection) -> None:
+        proxied = self._proxies.exempts(connection.address[0])
         if not proxied and self.tls is None:
-            super()._let_in(fd, address)
+            super()._welcome(connection)
             return
-        os.set_blocking(fd, False)
-        if len(self._all) >= self.limits.connections:
-            self._turn_away(fd, TOO_MANY)
-        elif not self._cap.enter(address[0]):
-            self._turn_away(fd, TOO_MANY_FROM_THERE)
-        else:
-            connection = self._all.add(fd, address, self._now)
-            connection.entry = _Entry(header=b"" if proxied else None)
-            connection.decoder, connection.began = _ENTERING, self._now
-            if self.entering >= self._most_entering():
-                self._end(next(iter(self._entering.values())), Ending.HANDSHAKE)
-            self._entering[fd] = connection
-            self.observer.opened()
-            self._all.partial(connection, self._now)
-            self._enter_later(connection)
+        connection.entry = _Entry(header=b"" if proxied else None)
+        connection.decoder, connection.began = _ENTERING, self._now
+        if self.entering >= self._most_entering():
+            self._end(next(iter(self._entering.values())), Ending.HANDSHAKE)
+        self._entering[connection.fd] = connection
+        self.observer.opened()
+        self._all.partial(connection, self._now)
+        self._enter_later(connection)
 
     def _most_entering(self) -> int:
         return self.tls.policy.handshakes if self.tls is not None else self.limits.connections
 
     def _turn_away(self, fd: int, why: str) -> None:
-        sock = socket.socket(fileno=fd)
         if self.tls is None:
-            self._refuse(sock, why)
+            super()._turn_away(fd, why)
             return
         self.observer.refused()  # who expects TLS cannot be told why
-        sock.close()
+        os.close(fd)
 
     def _enter_later(self, connection: Connection) -> None:
         """Have it go on at the end of the turn; the kernel need not tell of it again meanwhile."""
@@ -253,7 +245,7 @@ class GuardedServer(EpollServer):
         entry: _Entry | None = connection.entry
         if entry is None or entry.open:
             super()._happened(connection, event)
-        elif event & (select.EPOLLERR | select.EPOLLHUP):
+        elif event & BROKEN:
             self._end(connection, Ending.RESET)
         else:
             self._enter_later(connection)
@@ -301,17 +293,11 @@ class GuardedServer(EpollServer):
             if connection.fd >= 0:
                 self._send(connection, data)
 
-    def _watch(self, connection: Connection) -> None:
+    def _wanted(self, connection: Connection) -> int:
         entry: _Entry | None = connection.entry
-        if entry is None or entry.open or connection.fd < 0:
-            super()._watch(connection)
-            return
-        mask = 0 if connection.queued else select.EPOLLOUT if entry.waits_to_write else IN
-        if connection.mask == UNREGISTERED:
-            self._epoll.register(connection.fd, mask)
-        elif mask != connection.mask:
-            self._epoll.modify(connection.fd, mask)
-        connection.mask = mask
+        if entry is None or entry.open:
+            return super()._wanted(connection)
+        return 0 if connection.queued else OUT if entry.waits_to_write else IN
 
     # Ending
 

@@ -171,16 +171,22 @@ class EpollServer(Conversations):
     def _let_in(self, fd: int, address: tuple[str, int]) -> None:
         os.set_blocking(fd, False)
         if len(self._all) >= self.limits.connections:
-            self._refuse(socket.socket(fileno=fd), TOO_MANY)
+            self._turn_away(fd, TOO_MANY)
         elif not self._cap.enter(address[0]):
-            self._refuse(socket.socket(fileno=fd), TOO_MANY_FROM_THERE)
+            self._turn_away(fd, TOO_MANY_FROM_THERE)
         else:
-            connection = self._all.add(fd, address, self._now)
-            self.observer.opened()
-            self._read(connection)
-            self._send_answered()  # at once: most of them have left then when they are looked at again
-            if connection.mask == UNREGISTERED and connection.fd >= 0:
-                self._fresh.append(connection)
+            self._welcome(self._all.add(fd, address, self._now))
+
+    def _turn_away(self, fd: int, why: str) -> None:
+        self._refuse(socket.socket(fileno=fd), why)
+
+    def _welcome(self, connection: Connection) -> None:
+        """Begin the conversation with one who was let in."""
+        self.observer.opened()
+        self._read(connection)
+        self._send_answered()  # at once: most of them have left then when they are looked at again
+        if connection.mask == UNREGISTERED and connection.fd >= 0:
+            self._fresh.append(connection)
 
     def _pause_accepting(self, exc: OSError) -> None:
         """While a resource is short, leave those who wait to the kernel, on every listener."""

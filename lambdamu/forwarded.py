@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
-from lambdamu.networks import Network
+from lambdamu.networks import Networks
 from lambdamu.objects import unmapped
 
 
@@ -29,13 +29,15 @@ _MOST: Final = 32
 """So many entries are read, from the end."""
 
 
-def client_of(headers: Mapping[str, str], host: str, trusted: Sequence[Network], header: ClientHeader) -> str:
+def client_of(headers: Mapping[str, str], host: str, trusted: Networks, header: ClientHeader) -> str:
     """Return the address of the client of a request that came from `host`: one of the header, or `host` itself.
+
+    `trusted`: exempts those whose word counts.
 
     An entry that is no address ends the reading: who wrote it does not say whom it got the request from.
     """
     client = unmapped(host)
-    if not trusted or header not in headers or not is_in(client, trusted):
+    if header not in headers or not trusted.exempts(client):
         return client
     entries = _forwarded(headers[header]) if header is ClientHeader.FORWARDED else _last(headers[header].split(","))
     for told in entries:
@@ -43,15 +45,9 @@ def client_of(headers: Mapping[str, str], host: str, trusted: Sequence[Network],
         if address is None:
             return client
         client = address
-        if not is_in(client, trusted):
+        if not trusted.exempts(client):
             return client
     return client
-
-
-def is_in(host: str, networks: Sequence[Network]) -> bool:
-    """Whether an address lies in one of some networks; an IPv4 address mapped into IPv6 is the IPv4 one."""
-    address = ipaddress.ip_address(unmapped(host.partition("%")[0]))
-    return any(address in network for network in networks)
 
 
 def _forwarded(text: str) -> Iterator[str]:

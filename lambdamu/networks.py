@@ -25,6 +25,10 @@ class Networks:
             shift = network.max_prefixlen - network.prefixlen
             self._exempt[network.max_prefixlen // 8].append((shift, int(network.network_address) >> shift))
 
+    def exempts(self, host: str) -> bool:
+        """Whether an address lies in one of those networks that are exempt."""
+        return self.of(host) is None
+
     def of(self, host: str) -> bytes | None:
         """Return the first address of the network, 4 or 16 bytes; None where `host` is exempt.
 

@@ -15,6 +15,8 @@ its alternates. When no master or no place is left, or a master says that there 
 then the next round. Who failed often is passed over, which costs nothing. Every ask but the first, and every place but
 the first of an answer, is a retry and is paid for from the budget. It ends with a connection, with a word that no
 further ask can change, when the budget is spent, or when the next step would come after the deadline.
+
+It is some lines longer than a page because all steps of one plan change the same state.
 """
 
 from __future__ import annotations

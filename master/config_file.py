@@ -3,7 +3,8 @@
 It gives a whole Config, or every fault at once.
 
 Each value is judged alone (`master.config_values`), and a rule between keys applies to those that are right by
-themselves, so that one bad value hides no other fault.
+themselves, so that one bad value hides no other fault. The file is long because each rule between tables is one more
+function, and all of them look at tables that are half read.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import attrs
 from lambdamu.forwarded import ClientHeader, client_of
 from lambdamu.http_wire import Request, Response
 from lambdamu.messages import DO_SEND_SERVER, MASTER, Command, Message, Result
-from lambdamu.networks import Network
+from lambdamu.networks import Network, Networks
 from lambdamu.objects import Later, Peer, Quick, Reply
 from master.gateway_document import DOCUMENT
 
@@ -73,6 +73,7 @@ class Gateway:
     def __init__(self, door: Door, rules: GatewayRules) -> None:
         self._door = door
         self.rules = rules
+        self._trusted = Networks(exempt=rules.proxies)
 
     def handle(self, request: Request, now: float, peer: Peer) -> Sequence[Response]:
         said = self._answer(request, now, peer)
@@ -110,7 +111,7 @@ class Gateway:
         return self._send_server(request, now, peer)
 
     def _send_server(self, request: Request, now: float, peer: Peer) -> Response:
-        host = client_of(request.headers, peer.host, self.rules.proxies, self.rules.client_header)
+        host = client_of(request.headers, peer.host, self._trusted, self.rules.client_header)
         if host != peer.host:
             peer = Peer(host, 0)  # a certificate, if any, is the balancer's
         try:

@@ -23,8 +23,6 @@ _LIVE: Final[Mapping[type[Any], frozenset[str]]] = MappingProxyType(
 )
 """The keys of tables other than [[backend]] that change without a restart."""
 _PLACE: Final = ("host", "port")
-_SECRET: Final = frozenset({"user_mail", "webhook"})
-"""Keys whose values let somebody in; differences stand in the log."""
 
 
 @attrs.frozen

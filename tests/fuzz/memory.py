@@ -14,6 +14,7 @@ from lambdamu.base64url import to_base64url
 from lambdamu.errors import RemoteProtocolError
 from lambdamu.forwarded import ClientHeader, client_of
 from lambdamu.http_wire import HttpWire
+from lambdamu.networks import Networks
 from lambdamu.objects import Later, Peer
 from lambdamu.passes import PassVerifier
 from lambdamu.port import PortLimits
@@ -30,6 +31,7 @@ Door = Callable[[bytes], None]
 _PIECE: Final = 37
 _LIMITS: Final = PortLimits()
 _NETWORKS: Final = (ipaddress.ip_network("10.0.0.0/8"),)
+_TRUSTED: Final = Networks(exempt=_NETWORKS)
 
 
 def make_doors() -> dict[str, Door]:
@@ -114,7 +116,7 @@ def _proxy(data: bytes) -> None:
 
 def _forwarded(data: bytes) -> None:
     for name in ClientHeader:
-        ipaddress.ip_address(client_of({name: data.decode("latin-1")}, "10.0.0.1", _NETWORKS, name))
+        ipaddress.ip_address(client_of({name: data.decode("latin-1")}, "10.0.0.1", _TRUSTED, name))
 
 
 class _Passes:

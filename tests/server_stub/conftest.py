@@ -14,8 +14,10 @@ from lambdamu.address import Address
 from lambdamu.datapack import encode
 from lambdamu.messages import AUTH, SYSTEM, USER_COUNT, USER_MAIL, USER_NAME, Command, Message
 from lambdamu.tcp_server import open_listeners
-from server_stub.backend import ServerOptions, serve
+from server_stub.backend import ServerOptions, run_server, serve
 from server_stub.faults import parse_fault
+
+ANY_PORT = Address("127.0.0.1", 0)
 
 
 class RawClient:
@@ -93,3 +95,25 @@ async def _backend(fault: str | None = None, **options: Any) -> AsyncIterator[Ba
 @pytest.fixture
 def backend() -> Callable[..., AbstractAsyncContextManager[Backend]]:
     return _backend
+
+
+class Process:
+    """`run_server` as a process sees it: what it says, and how it exits."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = ServerOptions(**{"listen": ANY_PORT, **options})
+        self.said: list[str] = []
+        self.complaints: list[str] = []
+        self.listening = trio.Event()
+        self.exit_code: int | None = None
+
+    async def run(self) -> None:
+        self.exit_code = await run_server(self.options, say=self._say, complain=self.complaints.append)
+
+    def _say(self, text: str) -> None:
+        self.said.append(text)
+        self.listening.set()
+
+    @property
+    def address(self) -> Address:
+        return Address.parse(self.said[0].rpartition(" ")[2])

@@ -14,8 +14,7 @@ from lambdamu.address import Address
 from lambdamu.datapack import encode
 from lambdamu.messages import AUTH, SYSTEM, USER_COUNT, USER_MAIL, USER_NAME, Command, Message
 from server_stub.backend import ServerOptions, parse_fault, run_server
-
-ANY_PORT = Address("127.0.0.1", 0)
+from tests.server_stub.conftest import ANY_PORT, Process
 
 
 async def test_a_pair_may_come_in_two_batches(backend: Any) -> None:
@@ -84,28 +83,6 @@ async def test_a_stop_is_over_within_five_seconds_whatever_is_owed(
         stub.stop.set()
         await stub.stopped.wait()
         assert trio.current_time() - began < 5.0
-
-
-class Process:
-    """`run_server` as a process sees it: what it says, and how it exits."""
-
-    def __init__(self, **options: Any) -> None:
-        self.options = ServerOptions(**{"listen": ANY_PORT, **options})
-        self.said: list[str] = []
-        self.complaints: list[str] = []
-        self.listening = trio.Event()
-        self.exit_code: int | None = None
-
-    async def run(self) -> None:
-        self.exit_code = await run_server(self.options, say=self._say, complain=self.complaints.append)
-
-    def _say(self, text: str) -> None:
-        self.said.append(text)
-        self.listening.set()
-
-    @property
-    def address(self) -> Address:
-        return Address.parse(self.said[0].rpartition(" ")[2])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -15,8 +15,8 @@ from lambdamu.caller import Caller, Login
 from lambdamu.messages import AUTH, SYSTEM, TASK_OBJECT, TURN, USER_COUNT, USER_MAIL, USER_NAME, Command, Message
 from lambdamu.objects import Farewell, Peer
 from lambdamu.turns import NOBODY, Signer, Verifier
-from server_stub.backend import ServerOptions, run_server
 from server_stub.users import Auth, System, TurnGate, Users
+from tests.server_stub.conftest import Process
 
 KEY = keys.Signer.generate("k1")
 NOW = 1_800_000_000.0
@@ -131,27 +131,9 @@ def write(path: Path, *known: keys.Signer) -> str:
     return str(path)
 
 
-class Process:
-    """`run_server` with turns, as a process."""
-
-    def __init__(self, path: str, **options: Any) -> None:
-        given = {"listen": Address("127.0.0.1", 0), "name": "b1", "probe_mail": "probe@example.org"}
-        self.options = ServerOptions(**given | {"turn_keys": path} | options)  # type: ignore[arg-type]
-        self.said: list[str] = []
-        self.complaints: list[str] = []
-        self.listening = trio.Event()
-        self.exit_code: int | None = None
-
-    async def run(self) -> None:
-        self.exit_code = await run_server(self.options, say=self._say, complain=self.complaints.append)
-
-    def _say(self, line: str) -> None:
-        self.said.append(line)
-        self.listening.set()
-
-    @property
-    def address(self) -> Address:
-        return Address.parse(self.said[0].rpartition(" ")[2])
+def with_turns(path: str, **options: Any) -> Process:
+    """Return `run_server` with turns, as a process."""
+    return Process(**{"name": "b1", "probe_mail": "probe@example.org", "turn_keys": path} | options)
 
 
 CALLER = Caller("ann", "ann@example.org", 5.0)
@@ -168,7 +150,7 @@ FOREVER = float(2**40)
 
 async def test_it_closes_after_its_word_and_reads_new_keys_on_sighup(tmp_path: Path) -> None:
     old, new = keys.Signer.generate("old"), keys.Signer.generate("new")
-    process = Process(write(tmp_path / "keys", old))
+    process = with_turns(write(tmp_path / "keys", old))
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(process.run)
@@ -199,7 +181,7 @@ async def test_it_closes_after_its_word_and_reads_new_keys_on_sighup(tmp_path: P
 
 
 async def test_without_a_name_it_is_the_backend_of_its_address(tmp_path: Path) -> None:
-    process = Process(write(tmp_path / "keys", KEY), name="")
+    process = with_turns(write(tmp_path / "keys", KEY), name="")
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(process.run)
@@ -214,7 +196,7 @@ async def test_keys_that_are_not_right_are_one_line_and_bad_usage(tmp_path: Path
     path = tmp_path / "keys"
     if lines is not None:
         path.write_text(lines)
-    process = Process(str(path))
+    process = with_turns(str(path))
     await process.run()
     assert (process.exit_code, process.said) == (2, [])
     [complaint] = process.complaints
