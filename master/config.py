@@ -18,6 +18,7 @@ from lambdamu.address import MAX_PORT, Address
 from lambdamu.forwarded import ClientHeader
 from lambdamu.networks import Network
 from lambdamu.tcp_server import PortLimits
+from master.config_queue import QueueConfig
 from master.core.choice import ChoicePolicy
 from master.webhook_url import WebhookURL
 
@@ -241,6 +242,8 @@ class Config:
     access: AccessPolicy = AccessPolicy()
     tls: TlsConfig = TlsConfig()
     gateway: GatewayConfig = GatewayConfig()
+    queue: QueueConfig | None = None
+    """None: the table is not there, and nobody waits in a queue."""
     backends: tuple[BackendConfig, ...] = ()
     trust: Trust | None = None
     """With `[probe] tls`: what stands in `ca_file`, where the file was read."""

@@ -10,7 +10,7 @@ from typing import Final
 from lambdamu.messages import Reason
 from lambdamu.networks import Networks
 from lambdamu.tcp_server import PortLimits
-from master.access import Access, Denied, read_credentials
+from master.access import Access, Denied, Granted, read_credentials
 from master.config import AccessPolicy
 from master.core.fair import FairPolicy, NetworkRates
 
@@ -52,11 +52,13 @@ class Doors:
         wait_s = self.rates.wait_s(now, network)
         return Denied(Reason.TOO_FAST, wait_s * self._rng.uniform(1.0, 1.0 + _JITTER)) if wait_s else None
 
+    def judge(self, text: str | None, subject: str) -> Granted | Denied | None:
+        """Judge by the Pass of an ask and the subject of the certificate of its connection; None: all may come."""
+        return None if self.access is None else self.access.judge(self._wall(), text, subject)
+
     def without_right(self, text: str | None, subject: str) -> Denied | None:
-        """Judge by the Pass of an ask and the subject of the certificate of its connection."""
-        if self.access is None:
-            return None
-        judged = self.access.judge(self._wall(), text, subject)
+        """Do the same where only the no is of interest."""
+        judged = self.judge(text, subject)
         return judged if isinstance(judged, Denied) else None
 
 

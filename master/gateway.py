@@ -47,7 +47,9 @@ _PLAIN: Final = Message(MASTER, Command.EVENT, DO_SEND_SERVER)
 class Door(Protocol):
     """Who answers clients: the master."""
 
-    def do_send_server(self, message: Message, now: float, peer: Peer) -> Reply: ...
+    def do_send_server(self, message: Message, now: float, peer: Peer, *, hold: bool = True) -> Reply:
+        """Answer an ask; `hold`: whether the answer may be owed."""
+        ...
 
     def quick(self, pack: Callable[[Sequence[Message]], bytes]) -> Quick | None:
         """Return what answers a plain ask, packed so; None where it has to be known whose connection it is."""
@@ -119,7 +121,7 @@ class Gateway:
         except BadJsonError as exc:
             return _fault(HTTPStatus.BAD_REQUEST, "BadData", str(exc))
         ask = _PLAIN if data is None else Message(MASTER, Command.EVENT, DO_SEND_SERVER, data)
-        reply = self._door.do_send_server(ask, now, peer)
+        reply = self._door.do_send_server(ask, now, peer, hold=False)
         assert not isinstance(reply, Later)  # noqa: S101 - it is never held
         return _of_messages(reply)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
@@ -40,7 +40,12 @@ from master.probe import Questions
 from master.probing import Probing
 from master.reload import Difference, compare
 from master.room_watch import PROBLEMS, RoomWatch, take_look
-from master.service import AnswerPolicy, Master
+from master.service import Master
+from master.told import AnswerPolicy
+from master.waiting.room import WaitingRoom, read_turn_keys
+
+if TYPE_CHECKING:
+    from lambdamu.keys import Keys
 
 _LONGEST_GRID_S: Final = 0.02
 _GRID_SHARE: Final = 50
@@ -73,7 +78,9 @@ class Node(LogicalMachine):
         self.metrics.watch(self.pool)
         self.doors = make_doors(config.limits, config.access, rng)
         self._watch_doors()
-        self.master = Master(self.pool, _answers(config.master), rng, observer, self.answers, self.doors)
+        self.waiting = self._make_waiting()
+        desk = self.waiting.desk if self.waiting is not None else None
+        self.master = Master(self.pool, _answers(config.master), rng, observer, self.answers, self.doors, desk)
         self.add(self.master)
         self.entrances = Entrances(config, self, self.master, observer)
         self._watch_entrances()
@@ -113,6 +120,8 @@ class Node(LogicalMachine):
             nursery.start_soon(self._log_whether_anybody_lives)
             nursery.start_soon(self._tell_news)
             nursery.start_soon(self._watch_room)
+            if self.waiting is not None:
+                nursery.start_soon(self.waiting.run)
             async with trio.open_nursery() as port:
                 task_status.started(await port.start(self.entrances.serve, sockets))
             self._nursery = None
@@ -121,6 +130,8 @@ class Node(LogicalMachine):
 
     def stop(self) -> None:
         """Let nobody in any more; `run` returns when what was asked is answered."""
+        if self.waiting is not None:
+            self.waiting.desk.release(trio.current_time())
         self.entrances.stop()
 
     def set_admin(self, name: str, admin: Admin) -> State:
@@ -157,6 +168,7 @@ class Node(LogicalMachine):
             if change.key == "load":
                 self.servers[change.name].ask_load(now, wanted=change.after)
         self._adopt_tls(now, difference)
+        self._adopt_queue(now, difference.config)
         if probe == before:
             return
         self.observer.secret = probe.user_mail
@@ -165,6 +177,37 @@ class Node(LogicalMachine):
         self._probing = attrs.evolve(self._probing, policy=probe, questions=questions)
         for monitor in self.servers:
             monitor.adopt(now, self._probing)
+
+    def _adopt_queue(self, now: float, config: Config) -> None:
+        """Have people wait as the new configuration says."""
+        if self.waiting is None or config.queue is None:
+            return
+        self.waiting.desk.times = self.master.policy
+        self.waiting.desk.adopt_backends()
+        if config.queue != self.waiting.config:
+            self.waiting.adopt(now, config.queue)
+
+    def _make_waiting(self) -> WaitingRoom | None:
+        config = self.config
+        if config.queue is None:
+            return None
+        return WaitingRoom(
+            config.queue,
+            self.pool,
+            self._rng,
+            networks=config.limits.networks(),
+            times=_answers(config.master),
+            keys=read_turn_keys(config.queue),
+        )
+
+    def read_turn_keys(self) -> Keys | None:
+        """Return what the key file of the queue at work holds now. Raise LineFileError; nothing changes."""
+        return read_turn_keys(self.waiting.config) if self.waiting is not None else None
+
+    def adopt_turn_keys(self, keys: Keys | None) -> None:
+        """Sign turns and tickets by them from now on."""
+        if self.waiting is not None:
+            self.waiting.adopt_keys(keys)
 
     def _adopt_tls(self, now: float, difference: Difference) -> None:
         """Have those connect anew for whom it is another thing whom to trust."""

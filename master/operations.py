@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import attrs
 import structlog
@@ -25,6 +25,9 @@ from master.keeper import Keeper, describe
 from master.node import Node
 from master.reload import Difference
 from master.tokens import Tokens, TokensError, TokensFile
+
+if TYPE_CHECKING:
+    from lambdamu.keys import Keys
 
 Logger = structlog.typing.FilteringBoundLogger
 _LOOK_S: Final = 1.0
@@ -52,6 +55,7 @@ class _Read(NamedTuple):
     tokens: Tokens | None
     credentials: Credentials | None
     certificates: Mapping[Entrance, TlsDoor]
+    turn_keys: Keys | None
 
 
 class Operations:
@@ -111,6 +115,7 @@ class Operations:
                 self.last = Reloaded(self._wall(), who, difference=self._node.reload(self._fit(read.config)))
                 self._tokens_file.at_work = read.tokens
                 self._node.adopt_credentials(read.credentials)
+                self._node.adopt_turn_keys(read.turn_keys)
                 self._node.entrances.adopt_certificates(read.certificates)
                 for warning in read.config.warnings:
                     self._log.warning("config", message=warning)
@@ -127,7 +132,8 @@ class Operations:
             text = "names no backend any more: to take out all of them, drain them or stop the master"
             raise ConfigError([Fault(self._path or "the environment", "[[backend]]", "", text)])
         certificates = self._node.entrances.read_certificates()
-        return _Read(config, self._tokens_file.read(), self._node.read_credentials(), certificates)
+        node = self._node
+        return _Read(config, self._tokens_file.read(), node.read_credentials(), certificates, node.read_turn_keys())
 
     async def watch(self) -> None:
         """Reload when the file is another one, as long as the configuration says so; until cancelled."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import ipaddress
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Protocol
-
-import attrs
 
 from lambdamu.datapack import encode
 from lambdamu.messages import (
@@ -23,15 +22,17 @@ from lambdamu.messages import (
     Result,
     error,
 )
-from lambdamu.objects import LMObject, Peer, Quick, Reply, unmapped
+from lambdamu.objects import Later, LMObject, Peer, Quick, Reply, unmapped
 from master.access import Denied
 from master.answer_log import Answer, AnswerLog, hash_of, network_of_peer
 from master.ask_data import BadDataError, read_ask
 from master.core.backend import FAMILIES, Endpoint, Family
 from master.core.ejection import Verdict
-from master.core.pool import Ask, Assignment, Member, Place, Pool, Refused
+from master.core.pool import Ask, Assignment, Member, Pool, Refused
 from master.core.reading import find_rivals
 from master.doors import Doors
+from master.told import AnswerPolicy, describe
+from master.waiting.desk import Desk, Outcome, Visit
 
 _ALTERNATES: Final = 2
 """How many other backends a client that wants them is told."""
@@ -55,14 +56,6 @@ class AskObserver(Protocol):
         """A client that was sent to the backend `name` says that it could not use it."""
 
 
-@attrs.frozen
-class AnswerPolicy:
-    """`ttl_s`: for how long a client may use an answer. `retry_after_s`: when to ask again, jittered by half of it."""
-
-    ttl_s: float
-    retry_after_s: float
-
-
 class Master(LMObject):
     """Answers clients that ask where to connect."""
 
@@ -74,6 +67,7 @@ class Master(LMObject):
         observer: AskObserver,
         answers: AnswerLog | None = None,
         doors: Doors | None = None,
+        desk: Desk | None = None,
     ) -> None:
         super().__init__(MASTER, events={DO_SEND_SERVER: self.do_send_server})
         self._pool = pool
@@ -82,12 +76,14 @@ class Master(LMObject):
         self.observer = observer
         self.answers = answers if answers is not None else AnswerLog()
         self.doors = doors
+        self.desk = desk
         self._quick = self.quick(encode)
 
-    def do_send_server(self, message: Message, now: float, peer: Peer) -> Reply:
+    def do_send_server(self, message: Message, now: float, peer: Peer, *, hold: bool = True) -> Reply:
         """Return the live backend with the most room; to a plain ask, its address and nothing else.
 
-        Whoever has no right to ask, or asks too fast, is told so, and nothing is learned of him.
+        Whoever has no right to ask, or asks too fast, is told so, and nothing is learned of him. `hold`: whether the
+        queue may owe a plain ask its answer.
         """
         doors, data = self.doors, _PLAIN
         if doors is not None and (denied := doors.too_fast(now, peer.host)):
@@ -97,9 +93,10 @@ class Master(LMObject):
                 data = read_ask(message.data)
             except BadDataError as exc:
                 return [error(message, Code.BAD_DATA, str(exc))]
-        if doors is not None and (denied := doors.without_right(data.get("Pass"), peer.subject)):
-            return self.deny(now, denied, peer, data)
-        if data.get("Leave"):
+        judged = doors.judge(data.get("Pass"), peer.subject) if doors is not None else None
+        if isinstance(judged, Denied):
+            return self.deny(now, judged, peer, data)
+        if data.get("Leave") and self.desk is None:
             return self._answer(
                 Result.CLOSED, {"Reason": Reason.LEFT, "RetryAfter": None, "Text": "the client has left"}
             )
@@ -108,7 +105,33 @@ class Master(LMObject):
         if client is not None:
             self._hear(now, client, peer, data.get("Failed", []))
         ask = Ask(peer.family, _ALTERNATES if "Alternates" in wants else 0, data.get("Zone", ""), client)
-        return self.send_server(now, ask, peer, wants, plain=message.data is None)
+        plain = message.data is None
+        if self.desk is None:
+            return self.send_server(now, ask, peer, wants, plain=plain)
+        rights = judged.rights if judged is not None else ()
+        return self._by_queue(now, self.desk, Visit(ask, peer.host, data, rights, plain, plain and hold), peer)
+
+    def _by_queue(self, now: float, desk: Desk, visit: Visit, peer: Peer) -> Reply:
+        """Answer as the queue says; who waits on his connection is owed the answer."""
+        outcome = desk.ask(now, visit)
+        if isinstance(outcome, Outcome):
+            return self._say(now, visit, peer, outcome)
+        later = Later(cancelled=partial(desk.give_up, outcome.number), fin_cancels=True)
+        desk.hold(outcome.number, visit, lambda at, told: later.answer(self._say(at, visit, peer, told)))
+        return later
+
+    def _say(self, now: float, visit: Visit, peer: Peer, told: Outcome) -> Sequence[Message]:
+        """Note an answer of the desk, and put it into words."""
+        if not visit.plain:
+            self.answers.note(self._told(now, visit.ask, peer, told))
+        elif now >= self.answers.plain_due:
+            self.answers.note_plain(self._told(now, visit.ask, peer, told))
+        return self._answer(told.result, told.data)
+
+    def _told(self, now: float, ask: Ask, peer: Peer, told: Outcome) -> Answer:
+        if told.assignment is not None:
+            return self._sent(now, ask, peer, told.assignment)
+        return Answer(now, ask.client, network_of_peer(peer.host), ask.zone, told.result, told.reason, None)
 
     def deny(self, now: float, denied: Denied, peer: Peer, data: Mapping[str, Any] = _PLAIN) -> Sequence[Message]:
         """Say no. It is noted as a plain ask is: strangers push nobody out of the log who may ask."""
@@ -126,12 +149,12 @@ class Master(LMObject):
         if not plain or now >= self.answers.plain_due:
             self._note(now, ask, peer, assignment, plain=plain)
         if isinstance(assignment, Assignment):
-            return self._answer(Result.OK, self._ok(assignment, wants))
+            return self._answer(Result.OK, describe(assignment, wants, self.policy.ttl_s))
         return self.refuse()
 
     def refuse(self) -> Sequence[Message]:
         """Say that no backend can take anyone now."""
-        return self._answer(Result.NO_SERVER, {"RetryAfter": self._retry_after()})
+        return self._answer(Result.NO_SERVER, {"RetryAfter": self.policy.again_s(self.rng)})
 
     def _hear(self, now: float, client: str, peer: Peer, failures: list[tuple[str, int, str]]) -> None:
         """Take in where a client could not connect. A backend that is full, or refuses a Turn, works."""
@@ -151,23 +174,29 @@ class Master(LMObject):
 
         None where a certificate may give the right: it has to be known whose connection it is.
         """
+        if self.desk is not None:
+            return None
         if self.doors is None:
             return QuickAnswers(self, self._pool, pack).answer
         return None if self.doors.certificates_count else QuickAnswers(self, self._pool, pack).judge
 
     def _note(self, now: float, ask: Ask, peer: Peer, given: Assignment | Refused, *, plain: bool) -> None:
-        network = network_of_peer(peer.host)
         if isinstance(given, Assignment):
-            member = self._pool[given.place.name]
-            others = [self._pool[place.name] for place in given.alternates]
-            loads = self._loads(now, member, others or find_rivals(self._pool, member, _RIVALS))
-            answer = Answer(now, ask.client, network, ask.zone, Result.OK, given.why, given.place.name, loads)
+            answer = self._sent(now, ask, peer, given)
         else:
+            network = network_of_peer(peer.host)
             answer = Answer(now, ask.client, network, ask.zone, Result.NO_SERVER, given.why, None)
         if plain:
             self.answers.note_plain(answer)
         else:
             self.answers.note(answer)
+
+    def _sent(self, now: float, ask: Ask, peer: Peer, given: Assignment) -> Answer:
+        member = self._pool[given.place.name]
+        others = [self._pool[place.name] for place in given.alternates]
+        loads = self._loads(now, member, others or find_rivals(self._pool, member, _RIVALS))
+        network = network_of_peer(peer.host)
+        return Answer(now, ask.client, network, ask.zone, Result.OK, given.why, given.place.name, loads)
 
     def _loads(self, now: float, member: Member, rivals: list[Member]) -> tuple[tuple[str, float], ...]:
         """Return the load of the chosen one, this client in it, and of those that it was compared with."""
@@ -178,25 +207,6 @@ class Master(LMObject):
     def _answer(self, result: Result, data: Mapping[str, Any]) -> Sequence[Message]:
         self.observer.answered(result)
         return [Message(MASTER, Command.VALUE, SERVER, {"Result": result, "Data": data})]
-
-    def _ok(self, assignment: Assignment, wants: frozenset[str]) -> dict[str, Any]:
-        answer = _address(assignment.place)
-        if "Name" in wants:
-            answer["Name"] = assignment.place.name
-        if "Alternates" in wants:
-            answer["Alternates"] = [{**_address(place), "Name": place.name} for place in assignment.alternates]
-        if "TTL" in wants:
-            answer["TTL"] = self.policy.ttl_s
-        return answer
-
-    def _retry_after(self) -> float:
-        """Return seconds, jittered, so that those who were turned away together do not come back together."""
-        return self.policy.retry_after_s * self.rng.uniform(0.5, 1.5)
-
-
-def _address(place: Place) -> dict[str, Any]:
-    ip, port = place.endpoint
-    return {"IP": ip, "Port": port}
 
 
 def _spelled(ip: str) -> str:

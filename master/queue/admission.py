@@ -28,11 +28,11 @@ class Admission:
         self._epoch_s = epoch_s
 
     def begins_anew(self, ticket: Ticket, ask: QueueAsk) -> bool:
-        """Return whether it asks for another place: in another queue, or because its backend has died."""
+        """Return whether it asks for another place: in another queue, or because what it was let in with is over."""
         if not is_owner(ticket, ask):
             return False
         elsewhere = bool(ask.queue) and self._course.lines.called(ask.queue) != ticket.queue
-        return elsewhere or (ticket.stage is CLAIMED and ask.lane is Lane.RESUME)
+        return elsewhere or (ticket.stage is CLAIMED and (ask.renew or ask.lane is Lane.RESUME))
 
     def join(
         self, now: float, rng: random.Random, ask: QueueAsk, instead_of: Ticket | None
@@ -51,11 +51,21 @@ class Admission:
         if isinstance(line, QueueReason) or number is None:
             self._course.tally.refused += 1
             return Closed(QueueReason.FULL, self._again_s(rng))
+        before = instead_of if instead_of is not None and self._is_back(instead_of, ask) else None
         if instead_of is not None:
             self._course.leave(now, instead_of)
         order = max(self._course.last_order + 1, int((now + self._epoch_s) * _MICROSECONDS))
         self._course.tally.joined += 1
-        return self._take_in(now, line, ask, number, order)
+        if before is None:
+            return self._take_in(now, line, ask, number, order)
+        ticket = self._take_in(now, line, attrs.evolve(ask, lane=before.lane), number, before.order)
+        ticket.returned = True
+        return ticket
+
+    def _is_back(self, before: Ticket, ask: QueueAsk) -> bool:
+        """Return whether it may stand where it stood before, which it may once."""
+        here = not ask.queue or self._course.lines.called(ask.queue) == before.queue
+        return ask.renew and here and before.stage is CLAIMED and not before.returned
 
     def _again_s(self, rng: random.Random) -> float:
         lease_s = self._course.policy.lease_s

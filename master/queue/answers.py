@@ -23,6 +23,8 @@ class SignedPlace:
 class QueueAsk:
     """`queue` "": wherever its place is, else `default`. `client`: hash of its id, None: it has none.
 
+    `renew`: what it was let in with has ended, or is of no use; once it stands where it stood before.
+
     `network`: where its place counts, None: exempt. `place`: the ticket that it shows. `lane`: the best one that it has
     a right to; the resume lane for a client whose backend has died. `held`: it waits on its connection (a plain one).
     """
@@ -35,6 +37,7 @@ class QueueAsk:
     away: bool = False
     leave: bool = False
     held: bool = False
+    renew: bool = False
 
 
 @attrs.frozen

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from typing import Final
 
 from lambdamu.messages import QueueReason
@@ -84,4 +83,4 @@ class Lines:
         return True
 
     def _template(self, queue: str) -> TemplatePolicy | None:
-        return next((each for each in self._templates if fnmatchcase(queue, each.pattern)), None)
+        return next((each for each in self._templates if each.fits(queue)), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from fnmatch import fnmatchcase
 
 import attrs
 from attrs.validators import deep_iterable, ge, gt, instance_of, le, optional
@@ -38,6 +39,9 @@ class TemplatePolicy:
     lanes: tuple[Lane, ...] = attrs.field(default=tuple(Lane), validator=deep_iterable(instance_of(Lane)))
     vip_share: float = attrs.field(default=0.5, validator=[ge(0), le(1)])
 
+    def fits(self, queue: str) -> bool:
+        return fnmatchcase(queue, self.pattern)
+
 
 @attrs.frozen
 class QueuePolicy:
@@ -64,6 +68,5 @@ class QueuePolicy:
     max_tickets_per_network: int = attrs.field(default=1_000, validator=ge(1))
     max_polls_per_s: float = attrs.field(default=5_000.0, validator=gt(0))
     commit_s: float = attrs.field(default=0.1, validator=gt(0))
-    shadow: bool = False
     n_minus_1: bool = False
     templates: tuple[TemplatePolicy, ...] = (TemplatePolicy(),)

@@ -55,6 +55,7 @@ class Queues:
         self, now: float, policy: QueuePolicy, estimator: Estimator, numbers: Numbers, epoch_s: float = 0.0
     ) -> None:
         self.numbers = numbers
+        self.epoch_s = epoch_s
         self._course = course = Course(now, policy, estimator)
         self._admission = Admission(course, numbers, epoch_s)
         self._estimator = estimator
@@ -68,6 +69,13 @@ class Queues:
     def limit(self) -> Limit:
         """Return why nobody more was called, the last time that it was tried."""
         return self._course.limit
+
+    @property
+    def reason(self) -> QueueReason:
+        """Return the same in the word that those who wait are told."""
+        if self.limit is Limit.PLACES:
+            return self.limits.room.why
+        return _WAITS_FOR.get(self.limit, QueueReason.IN_LINE)
 
     # What clients ask.
 
@@ -89,6 +97,11 @@ class Queues:
         self._better(ticket, ask.lane)
         self._hurry(now, ticket)
         return self._answer(now, rng, ticket, ask)
+
+    def known(self, now: float, ask: QueueAsk) -> Ticket | None:
+        """Return the ticket by which somebody who asks is known, if it is his own."""
+        ticket = self._find(now, ask)
+        return ticket if ticket is not None and is_owner(ticket, ask) else None
 
     def leave(self, now: float, number: int) -> None:
         """Hear that a client has gone, whose connection it waited on."""
@@ -215,9 +228,4 @@ class Queues:
             ticket.lease_until = now + self._course.lease_s(ticket)
         self.book.renewed(ticket)
         eta_s, eta90_s = self._estimator.eta(now, ticket, ahead)
-        return Waiting(ticket, ticket.shown, eta_s, eta90_s, ticket.retry_after_s, self._reason())
-
-    def _reason(self) -> QueueReason:
-        if self.limit is Limit.PLACES:
-            return self.limits.room.why
-        return _WAITS_FOR.get(self.limit, QueueReason.IN_LINE)
+        return Waiting(ticket, ticket.shown, eta_s, eta90_s, ticket.retry_after_s, self.reason)

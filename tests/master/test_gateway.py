@@ -478,9 +478,9 @@ def test_a_client_of_ipv6_behind_a_balancer_of_ipv4_is_told_an_address_of_ipv6()
     seen: list[Peer] = []
 
     class Watched:
-        def do_send_server(self, message: Message, now: float, peer: Peer) -> Any:
+        def do_send_server(self, message: Message, now: float, peer: Peer, *, hold: bool = True) -> Any:
             seen.append(peer)
-            return site.master.do_send_server(message, now, peer)
+            return site.master.do_send_server(message, now, peer, hold=hold)
 
         def quick(self, pack: Any) -> None:
             return None

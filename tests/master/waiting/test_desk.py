@@ -1,0 +1,275 @@
+"""What clients are answered where there is a queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lambdamu.objects import Later
+from lambdamu.turns import Turn, TurnFault, client_hash
+from master.queue.policy import Mode, TemplatePolicy
+from tests.master.waiting.house import EPOCH_S, House, said
+
+
+def test_who_finds_room_goes_straight_in_with_what_he_wants() -> None:
+    house = House(10)
+    answer = house.ask("ann", Want=["Name", "TTL", "Turn", "Alternates"])
+    turn = answer["Data"].pop("Turn")
+    assert answer == {"Result": "OK", "Data": {"IP": "10.0.0.1", "Port": 9000, "Name": "b0", "TTL": 2.0}}
+    checked = house.verifier("b0").check(house.now + EPOCH_S, turn)
+    assert isinstance(checked, Turn)
+    assert checked.client == client_hash("ann")
+    assert isinstance(house.verifier("b1").check(house.now + EPOCH_S, turn), TurnFault)
+
+
+def test_alternates_come_where_no_turn_is_wanted_or_can_be_signed() -> None:
+    assert len(House(10, 10).ask("ann", Want=["Alternates"])["Data"]["Alternates"]) == 1
+    answer = House(10, 10, keys=None).ask("ann", Want=["Alternates", "Turn"])
+    assert len(answer["Data"]["Alternates"]) == 1
+    assert "Turn" not in answer["Data"]
+
+
+def test_the_rest_wait_in_order_and_enter_when_somebody_has_left() -> None:
+    house = House(2, target_load=1.0)
+    for name in ("ann", "bob"):
+        house.arrive(house.ask(name))
+    waits = [house.ask(name) for name in ("cid", "dan")]
+    assert [wait["Result"] for wait in waits] == ["Wait", "Wait"]
+    assert [wait["Data"]["Position"] for wait in waits] == [0, 1]
+    assert {*waits[0]["Data"]} == {"Queue", "Ticket", "Position", "ETA", "ETA90", "RetryAfter", "Reason"}
+    assert waits[0]["Data"]["Queue"] == "default"
+    assert waits[0]["Data"]["Reason"] == "NoPlace"
+    house.tick(3)
+    assert house.ask("dan")["Result"] == "Wait"
+    house.users["b0"] -= 1
+    house.tick(1)
+    assert house.ask("dan")["Result"] == "Wait"
+    assert house.ask("cid")["Result"] == "OK"
+    assert house.ask("dan")["Data"]["Position"] == 0
+
+
+def test_the_holder_of_a_ticket_needs_no_id_and_others_cannot_use_it() -> None:
+    house = House(1, target_load=1.0)
+    house.arrive(house.ask("ann"))
+    ticket = house.ask()["Data"]["Ticket"]
+    assert house.ask(Ticket=ticket)["Data"]["Position"] == 0
+    mine = house.ask("bob")["Data"]["Ticket"]
+    assert house.ask("eve", Ticket=mine)["Data"]["Position"] == 2
+    assert house.ask("bob", Ticket="rubbish")["Data"]["Position"] == 1
+    house.users["b0"] = 0
+    house.tick(3)
+    assert house.ask(Ticket=ticket)["Result"] == "OK"
+    assert house.ask("fay", Ticket=ticket) == {"Result": "Denied", "Data": {"Reason": "Used", "RetryAfter": None}}
+
+
+def test_who_was_let_in_and_asks_again_is_told_the_same() -> None:
+    house = House(10, 10)
+    first = house.ask("ann", Want=["Turn", "Name"])
+    house.tick(5)
+    assert house.ask("ann", Want=["Turn", "Name"]) == first
+    assert house.room.queues.tally.claimed == 1
+    assert house.ask("ann", Want=["Name"])["Data"]["Name"] == first["Data"]["Name"]
+
+
+def test_a_turn_is_signed_for_who_comes_to_want_it_later_and_once() -> None:
+    house = House(10)
+    house.ask("ann")
+    turns = {house.ask("ann", Want=["Turn"])["Data"]["Turn"] for _ in range(3)}
+    assert len(turns) == 1
+
+
+@pytest.mark.parametrize("why", ["TurnExpired", "TurnUsed", "Full"])
+def test_who_was_not_let_in_by_the_backend_stands_where_he_stood_once(why: str) -> None:
+    house = House(1, target_load=1.0)
+    first = house.ask("ann", Want=["Turn"])
+    house.ask("bob")
+    house.users["b0"] = 1  # somebody else was quicker
+    house.tick(3)
+    failed = [{"IP": "10.0.0.1", "Port": 9000, "Why": why}]
+    again = house.ask("ann", Want=["Turn"], Failed=failed)
+    assert (again["Result"], again["Data"]["Position"]) == ("Wait", 0)
+    house.users["b0"] = 0
+    house.tick(1)
+    second = house.ask("ann", Want=["Turn"])
+    assert second["Result"] == "OK"
+    assert second["Data"]["Turn"] != first["Data"]["Turn"]
+    house.users["b0"] = 1
+    house.tick(3)
+    assert house.ask("ann", Failed=failed)["Data"]["Position"] == 1, "behind bob, the second time"
+
+
+def test_a_turn_that_is_over_gives_a_new_place_and_not_a_second_backend_slot() -> None:
+    house = House(1, target_load=1.0, turn_s=10.0)
+    house.ask("ann", Want=["Turn"])
+    house.tick(11)
+    assert house.ask("bob")["Result"] == "OK", "ann never came"
+    assert house.ask("ann", Want=["Turn"])["Result"] == "Wait"
+
+
+@pytest.mark.parametrize("shown", ["ticket", "turn", "failed", "nothing"])
+def test_only_proof_leads_into_the_lane_of_those_whose_backend_has_died(shown: str) -> None:
+    house = House(1, 1, target_load=1.0)
+    data = {name: house.ask(name, Want=["Turn", "Name"])["Data"] for name in ("ann", "bob")}
+    house.users = {"b0": 1, "b1": 1}
+    house.tick(3)
+    house.ask("cid")  # waits
+    lost = data["ann"]
+    house.kill(lost["Name"])
+    house.tick()
+    if shown in ("turn", "failed", "nothing"):
+        house.tick(200)  # her ticket is forgotten
+        house.ask("cid")
+    more: dict[str, Any] = {"turn": {"Ticket": lost["Turn"]}}.get(shown, {})
+    if shown == "failed":
+        more = {"Failed": [{"IP": lost["IP"], "Port": lost["Port"], "Why": "closed"}]}
+    answer = house.ask("ann", **more)
+    assert answer["Result"] == "Wait"
+    assert answer["Data"]["Position"] == (0 if shown in ("ticket", "turn") else 1)
+    assert answer["Data"]["Reason"] == "FewerBackends"
+    if shown == "turn":
+        assert house.ask("eve", Ticket=lost["Turn"])["Data"]["Position"] == 2, "it is ann's"
+
+
+def test_a_turn_to_a_backend_that_lives_is_no_proof() -> None:
+    house = House(1, target_load=1.0)
+    turn = house.ask("ann", Want=["Turn"])["Data"]["Turn"]
+    house.users["b0"] = 1
+    house.tick(200)
+    house.ask("bob")
+    assert house.ask("ann", Ticket=turn)["Data"]["Position"] == 1
+
+
+def test_all_down_is_a_wait_and_not_an_error() -> None:
+    house = House(10)
+    house.kill("b0")
+    house.tick(1)
+    assert house.ask("ann")["Data"]["Reason"] == "NoBackend"
+    house.dead.clear()
+    house.tick(1)
+    assert house.ask("ann")["Result"] == "OK"
+
+
+@pytest.mark.parametrize(
+    ("mode", "result", "reason"),
+    [
+        (Mode.HOLD, "Wait", "Held"),
+        (Mode.CLOSED, "Closed", "Closed"),
+        (Mode.PASS, "OK", None),
+        (Mode.AUTO, "OK", None),
+        (Mode.QUEUE_ALL, "Wait", "InLine"),
+    ],
+)
+def test_modes(mode: Mode, result: str, reason: str | None) -> None:
+    house = House(10, mode=mode, text="back at nine" if mode is Mode.CLOSED else "")
+    answer = house.ask("ann")
+    assert answer["Result"] == result
+    assert answer["Data"].get("Reason") == reason
+    if mode is Mode.CLOSED:
+        assert answer["Data"]["Text"] == "back at nine"
+        assert answer["Data"]["RetryAfter"] > 0
+    if mode is Mode.QUEUE_ALL:
+        house.tick(1)
+        assert house.ask("ann")["Result"] == "OK"
+
+
+def test_leaving_is_confirmed_whoever_leaves() -> None:
+    house = House(1, target_load=1.0)
+    house.arrive(house.ask("ann"))
+    left = {"Result": "Closed", "Data": {"Reason": "Left", "RetryAfter": None, "Text": "the client has left"}}
+    house.ask("bob")
+    house.ask("cid")
+    assert house.ask("bob", Leave=True) == left
+    assert house.ask("cid")["Data"]["Position"] == 0
+    assert house.ask("nobody", Leave=True) == left
+
+
+def test_no_template_fits() -> None:
+    house = House(10, templates=(TemplatePolicy("event-*"),))
+    assert house.ask("ann", Queue="event-1")["Result"] == "OK"
+    assert house.ask("bob", Queue="other") == {"Result": "Denied", "Data": {"Reason": "NoQueue", "RetryAfter": None}}
+
+
+def test_a_plain_client_is_owed_its_answer_until_it_is_called() -> None:
+    house = House(1, target_load=1.0)
+    house.arrive(said(house.reply()))
+    _, first = house.plain()
+    _, second = house.plain("198.51.100.1")
+    house.tick(5)
+    assert not first
+    house.users["b0"] = 0
+    house.tick(1)
+    assert first == [{"Result": "OK", "Data": {"IP": "10.0.0.1", "Port": 9000}}]
+    assert not second
+    assert house.room.desk.held == 1
+
+
+def test_a_plain_client_that_has_waited_for_long_is_told_to_come_again() -> None:
+    house = House(0, hold_plain_s=60.0)
+    _, answers = house.plain()
+    house.tick(59)
+    assert not answers
+    house.tick(2)
+    assert [answer["Result"] for answer in answers] == ["NoServer"]
+    assert answers[0]["Data"].keys() == {"RetryAfter"}
+    assert house.room.desk.held == 0
+    assert house.room.queues.book.waiting == 0
+
+
+def test_with_its_connection_goes_its_place() -> None:
+    house = House(0)
+    later, answers = house.plain()
+    assert later.fin_cancels
+    later.cancel()
+    assert house.room.queues.book.waiting == 0
+    house.tick(100)
+    assert not answers
+
+
+def test_no_more_are_held_than_may_be() -> None:
+    house = House(0, max_held=2)
+    house.plain()
+    house.plain()
+    assert said(house.reply())["Result"] == "NoServer"
+    assert house.room.desk.turned_away == 1
+    assert house.room.queues.book.waiting == 2
+
+
+def test_who_waits_on_his_connection_is_told_to_come_again_when_the_master_stops() -> None:
+    house = House(0)
+    _, answers = house.plain()
+    house.room.desk.release(house.now)
+    assert [answer["Result"] for answer in answers] == ["NoServer"]
+
+
+def test_where_nobody_may_be_held_a_plain_ask_gets_a_ticket() -> None:
+    house = House(0)
+    reply = house.reply(None, hold=False)
+    assert not isinstance(reply, Later)
+    ticket = said(reply)["Data"]["Ticket"]
+    assert house.ask(Ticket=ticket)["Data"]["Position"] == 0
+
+
+def test_a_shown_ticket_brings_back_a_place_of_which_nothing_was_kept() -> None:
+    house, lost = House(0), House(0)
+    for room in (house.room, lost.room):
+        room.adopt_secret(b"s" * 32)
+    lost.ask("ann")
+    ticket = lost.ask("bob")["Data"]["Ticket"]
+    house.now += 10
+    house.ask("cid")
+    from master.queue.numbers import NumberBlock  # noqa: PLC0415
+
+    house.room.queues.numbers.lose([NumberBlock(1, 1000)])
+    assert house.ask("bob", Ticket=ticket)["Data"]["Position"] == 0
+    assert house.ask("cid")["Data"]["Position"] == 0, "what was shown never rises"
+
+
+def test_a_step_of_the_wall_clock_changes_nothing_for_those_who_wait() -> None:
+    house = House(1, target_load=1.0)
+    house.arrive(house.ask("ann"))
+    house.ask("bob")
+    house.wall_off_s = -86400.0
+    house.ask("cid")
+    house.wall_off_s = 86400.0
+    assert [house.ask(name)["Data"]["Position"] for name in ("bob", "cid")] == [0, 1]
