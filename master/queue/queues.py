@@ -27,6 +27,8 @@ from master.queue.answers import (
 from master.queue.course import Course
 from master.queue.estimator import Estimator
 from master.queue.limits import Limit, Room
+from master.queue.line import Line
+from master.queue.lines import DEFAULT
 from master.queue.numbers import NumberBlock, Numbers
 from master.queue.policy import Mode, QueuePolicy
 from master.queue.rows import Changes, TicketRow, to_ticket
@@ -97,6 +99,25 @@ class Queues:
         self._better(ticket, ask.lane)
         self._hurry(now, ticket)
         return self._answer(now, rng, ticket, ask)
+
+    def may_walk_in(self, now: float) -> bool:
+        """Whether somebody who gives no name need take no place: nobody waits in any queue, and nothing binds.
+
+        `walked_in` has to be said of each who was let in so, before anybody else is heard.
+        """
+        line = self._plain_line
+        if self.policy.mode is not Mode.AUTO or self.book.waiting or line is None:
+            return False
+        return self.limits.binding(now) is None and line.gate.allows(now)
+
+    def walked_in(self, now: float) -> None:
+        if self._plain_line is not None:
+            self._course.walked_in(now, self._plain_line)
+
+    @property
+    def _plain_line(self) -> Line | None:
+        """The queue of those who name none, if it is open."""
+        return self.lines.get(DEFAULT)
 
     def known(self, now: float, ask: QueueAsk) -> Ticket | None:
         """Return the ticket by which somebody who asks is known, if it is his own."""
