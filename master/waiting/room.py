@@ -178,8 +178,7 @@ class WaitingRoom:
         open_ = self._pool.roll.closed is None
         per_minute = None if self.plan.per_s is None else 60 * self.plan.per_s
         room = survey.room(open_=open_, n_minus_1=self.policy.n_minus_1, taken=taken, per_minute=per_minute)
-        self.queues.settle(now, room)
-        self.desk.serve_held(now)
+        self.desk.settle(now, room)
 
     def _rule(self, now: float) -> None:
         """Ask the loop for its rate. Where no backend tells its CPU the count of users is the limit: it is exact."""
