@@ -64,6 +64,5 @@ class QueuePolicy:
     max_tickets_per_network: int = attrs.field(default=1_000, validator=ge(1))
     max_polls_per_s: float = attrs.field(default=5_000.0, validator=gt(0))
     commit_s: float = attrs.field(default=0.1, validator=gt(0))
-    shadow: bool = False
     n_minus_1: bool = False
     templates: tuple[TemplatePolicy, ...] = (TemplatePolicy(),)
