@@ -23,7 +23,8 @@ from lambdamu.tcp_link import TCPLink
 from master.access import Credentials, read_credentials
 from master.answer_log import AnswerLog
 from master.config import BackendConfig, Config, MasterPolicy
-from master.config_secrets import make_trust
+from master.config_queue import QueueConfig
+from master.config_secrets import make_trust, read_signing_keys
 from master.core.pool import Admin, State
 from master.doors import make_doors
 from master.entrances import Entrance, Entrances, Sockets
@@ -38,7 +39,7 @@ from master.probing import Probing
 from master.reload import Difference, compare
 from master.service import Master
 from master.told import AnswerPolicy
-from master.waiting.room import WaitingRoom, read_turn_keys
+from master.waiting.room import WaitingRoom
 
 if TYPE_CHECKING:
     from lambdamu.keys import Keys
@@ -187,12 +188,12 @@ class Node(LogicalMachine):
             self._rng,
             networks=config.limits.networks(),
             times=_answers(config.master),
-            keys=read_turn_keys(config.queue),
+            keys=_turn_keys_of(config.queue),
         )
 
     def read_turn_keys(self) -> Keys | None:
         """Return what the key file of the queue at work holds now. Raise LineFileError; nothing changes."""
-        return read_turn_keys(self.waiting.config) if self.waiting is not None else None
+        return _turn_keys_of(self.waiting.config) if self.waiting is not None else None
 
     def adopt_turn_keys(self, keys: Keys | None) -> None:
         """Sign turns and tickets by them from now on."""
@@ -258,6 +259,10 @@ def _trust_of(config: Config) -> Trust | None:
     if not config.probe.tls:
         return None
     return config.trust if config.trust is not None else make_trust(config.probe)
+
+
+def _turn_keys_of(queue: QueueConfig) -> Keys | None:
+    return read_signing_keys(queue.keys_file)[0] if queue.keys_file else None
 
 
 def _answers(master: MasterPolicy) -> AnswerPolicy:

@@ -227,15 +227,6 @@ class WaitingRoom:
         }
 
 
-def read_turn_keys(config: QueueConfig) -> Keys | None:
-    """Return what stands in the key file now, None where there is none. Raise LineFileError."""
-    if not config.keys_file:
-        return None
-    from lambdamu.keys import load_keys  # noqa: PLC0415 - takes 60 ms to import, and few need it
-
-    return load_keys(config.keys_file)
-
-
 def _per_s(per_minute: float | None) -> float | None:
     return None if per_minute is None else per_minute / 60
 
