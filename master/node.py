@@ -191,6 +191,10 @@ class Node(LogicalMachine):
             keys=_turn_keys_of(config.queue),
         )
 
+    def count_tickets(self) -> int:
+        """Return how many places and memories of places the queue has."""
+        return len(self.waiting.queues.book) if self.waiting is not None else 0
+
     def read_turn_keys(self) -> Keys | None:
         """Return what the key file of the queue at work holds now. Raise LineFileError; nothing changes."""
         return _turn_keys_of(self.waiting.config) if self.waiting is not None else None

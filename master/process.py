@@ -9,7 +9,7 @@ import random
 import resource
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -48,6 +48,9 @@ _TO_END_S: Final = 10.0
 _EXIT_SHARE: Final = 0.1
 """Of `grace_s`, what the interpreter has to end in."""
 
+_CROWD_LOOK_S: Final = 1.0
+_CROWD: Final = 10_000
+"""So many tickets more, and the collector is spared them."""
 _ALERTS_S: Final = 0.3
 """What the last post may take; no more than what the interpreter has, either."""
 
@@ -121,7 +124,8 @@ class _House:
                 nursery.start_soon(process.operations.watch)
                 nursery.start_soon(process.manager.watch)
                 process.manager.ready(process.status())
-                nursery.start_soon(_spare_the_collector, self.config.probe.interval_s + self.config.probe.timeout_s)
+                first_round_s = self.config.probe.interval_s + self.config.probe.timeout_s
+                nursery.start_soon(_spare_the_collector, first_round_s, process.node.count_tickets)
                 await process.finished(nursery)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.keeper.finish)
@@ -180,13 +184,20 @@ def _open_web(
         raise EntranceError(str(config.http.listen), exc.strerror or str(exc)) from exc
 
 
-async def _spare_the_collector(after_s: float) -> None:
+async def _spare_the_collector(after_s: float, tickets: Callable[[], int]) -> None:
     """Take what is there after the first round out of the garbage collector's sight: it lasts as long as the process.
 
-    With ten thousand backends a look of the collector at all of them holds everybody up for 60 ms and more.
+    With ten thousand backends a look of the collector at all of them holds everybody up for 60 ms and more. The same
+    goes for a crowd that waits; tickets are in no cycles, so none of them needs the collector to be let go.
     """
     await trio.sleep(after_s)
     gc.freeze()
+    spared = tickets()
+    while True:
+        await trio.sleep(_CROWD_LOOK_S)
+        if tickets() > 2 * spared + _CROWD:
+            gc.freeze()
+            spared = tickets()
 
 
 @attrs.define(eq=False)
