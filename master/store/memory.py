@@ -36,14 +36,15 @@ class MemoryStore:
     def secret(self, name: str, fresh: bytes) -> bytes:
         return self._secrets.setdefault(name, fresh)
 
-    def load_queue(self) -> SavedQueue:
-        return SavedQueue(sorted(self._rows.values(), key=_ORDER), self._unused)
+    def load_queue(self, epoch_s: float) -> SavedQueue:
+        rows = [row.moved(-epoch_s) for row in self._rows.values()]
+        return SavedQueue(sorted(rows, key=_ORDER), self._unused)
 
-    def write_queue(self, parts: Sequence[Changes]) -> None:
+    def write_queue(self, parts: Sequence[Changes], epoch_s: float) -> None:
         for part in parts:
             if part.anew:
                 self._rows.clear()
-            self._rows.update((row.number, row) for row in part.rows)
+            self._rows.update((row.number, row.moved(epoch_s)) for row in part.rows)
             for number in part.gone:
                 self._rows.pop(number, None)
             if part.unused is not None:

@@ -60,14 +60,14 @@ class SqliteStore:
     def secret(self, name: str, fresh: bytes) -> bytes:
         return self._do(lambda connection: _secret(connection, name, fresh))
 
-    def load_queue(self) -> SavedQueue:
-        queue, self._next_commit = self._do(sqlite_queue.load_queue, "BEGIN")
+    def load_queue(self, epoch_s: float) -> SavedQueue:
+        queue, self._next_commit = self._do(lambda connection: sqlite_queue.load_queue(connection, epoch_s), "BEGIN")
         return queue
 
-    def write_queue(self, parts: Sequence[Changes]) -> None:
+    def write_queue(self, parts: Sequence[Changes], epoch_s: float) -> None:
         expected = self._next_commit
         self._next_commit = self._do(
-            lambda connection: sqlite_queue.write_queue(connection, parts, expected, _take),
+            lambda connection: sqlite_queue.write_queue(connection, parts, epoch_s, expected, _take)
         )
 
     def reserve_tickets(self, size: int, least: int = 0) -> int:

@@ -7,8 +7,9 @@ notices.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Final, TypeVar
 
 import attrs
 
@@ -31,8 +32,11 @@ COMMITS: Final = "commit"
 """The row of numbers that counts the commits."""
 _CACHE: Final = "PRAGMA cache_size = -65536"
 """KiB. Rows of people who poll lie all over the file; with less, pages are written in the middle of a commit."""
-_PUT: Final = f"INSERT OR REPLACE INTO ticket VALUES ({', '.join('?' * len(TicketRow._fields))})"  # noqa: S608 - no words
-_ROWS: Final = "SELECT * FROM ticket ORDER BY place"
+_AT_ONCE: Final = 500
+"""Rows in a statement. The loop runs while one is carried out, and between two of them the thread has to wait until the
+loop lets it: a statement for each row would take 30 times as long beside a loop that is busy."""
+_TIMES: Final = frozenset({"joined_at", "lease_until", "claim_until", "polled_at"})
+"""What is moved from clock to clock: by SQLite, while the loop runs."""
 _SPOILT: Final = f"""SELECT number FROM ticket WHERE
     typeof(queue) != 'text' OR typeof(place) != 'integer' OR typeof(joined_at) != 'real'
     OR typeof(lease_until) != 'real' OR typeof(claim_until) != 'real' OR typeof(polled_at) != 'real'
@@ -42,10 +46,11 @@ _SPOILT: Final = f"""SELECT number FROM ticket WHERE
     OR ifnull(lane NOT IN ({", ".join(str(int(lane)) for lane in Lane)}), 1)
     OR ifnull(stage NOT IN ({", ".join(f"'{stage}'" for stage in Stage)}), 1) LIMIT 1"""  # noqa: S608 - words of ours
 
+T = TypeVar("T")
 Take = Callable[[sqlite3.Connection, str, int, int], int]
 
 
-def load_queue(connection: sqlite3.Connection) -> tuple[SavedQueue, int]:
+def load_queue(connection: sqlite3.Connection, epoch_s: float) -> tuple[SavedQueue, int]:
     """Return what is there, and the number of the next commit."""
     for (number,) in connection.execute(_SPOILT):
         raise ValueError(f"its row of the ticket {number} is none")
@@ -53,11 +58,16 @@ def load_queue(connection: sqlite3.Connection) -> tuple[SavedQueue, int]:
     unused = connection.execute('SELECT first, "end" FROM unused ORDER BY first').fetchall()
     if any(type(value) is not int for block in unused for value in block):
         raise ValueError("its blocks of unused numbers are none")
-    rows = list(map(TicketRow._make, connection.execute(_ROWS)))
+    fields = {"order": "place", "grant": "granted"} | {name: f"{name} - {epoch_s!r}" for name in _TIMES}
+    columns = ", ".join(fields.get(name, name) for name in TicketRow._fields)
+    select = f"SELECT {columns} FROM ticket ORDER BY place"  # noqa: S608 - words of ours
+    rows = list(map(TicketRow._make, connection.execute(select)))
     return SavedQueue(rows, tuple(NumberBlock(*block) for block in unused)), row[0] if row is not None else 0
 
 
-def write_queue(connection: sqlite3.Connection, parts: Sequence[Changes], expected: int | None, take: Take) -> int:
+def write_queue(
+    connection: sqlite3.Connection, parts: Sequence[Changes], epoch_s: float, expected: int | None, take: Take
+) -> int:
     """Write them and return the number of the next commit; `expected`: that of this one, by who has written before."""
     connection.execute(_CACHE)
     commit = take(connection, COMMITS, 1, 0)
@@ -66,8 +76,9 @@ def write_queue(connection: sqlite3.Connection, parts: Sequence[Changes], expect
     for part in parts:
         if part.anew:
             connection.execute("DELETE FROM ticket")
-        _put(connection, part.rows)
-        connection.executemany("DELETE FROM ticket WHERE number = ?", ((number,) for number in part.gone))
+        _put(connection, part.rows, epoch_s)
+        for numbers in _batches(part.gone, _AT_ONCE):
+            connection.execute(f"DELETE FROM ticket WHERE number IN ({_marks(len(numbers))})", numbers)  # noqa: S608
         if part.unused is not None:
             connection.execute("DELETE FROM unused")
             blocks = ((block.first, block.end) for block in part.unused)
@@ -94,12 +105,24 @@ def save_orders(connection: sqlite3.Connection, orders: Iterable[SavedOrder]) ->
     connection.executemany("INSERT INTO queue_order VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
 
-def _put(connection: sqlite3.Connection, rows: Sequence[TicketRow]) -> None:
-    try:
-        connection.executemany(_PUT, rows)
-    except UnicodeEncodeError:
-        # A client may name a queue by half a character, which no file takes: no reason to write nobody's place.
-        connection.executemany(_PUT, map(_written_out, rows))
+def _put(connection: sqlite3.Connection, rows: Sequence[TicketRow], epoch_s: float) -> None:
+    most = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // len(TicketRow._fields)
+    row = ", ".join(f"? + {epoch_s!r}" if name in _TIMES else "?" for name in TicketRow._fields)
+    for batch in _batches(rows, min(most, _AT_ONCE)):
+        put = f"INSERT OR REPLACE INTO ticket VALUES {', '.join([f'({row})'] * len(batch))}"  # noqa: S608
+        try:
+            connection.execute(put, list(chain.from_iterable(batch)))
+        except UnicodeEncodeError:
+            # A client may name a queue by half a character, which no file takes: no reason to write nobody's place.
+            connection.execute(put, list(chain.from_iterable(map(_written_out, batch))))
+
+
+def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[first : first + size] for first in range(0, len(items), size))
+
+
+def _marks(count: int) -> str:
+    return ", ".join("?" * count)
 
 
 def _written_out(row: TicketRow) -> TicketRow:

@@ -58,7 +58,7 @@ class SavedOrder:
 
 @attrs.frozen
 class SavedQueue:
-    """Who was in the queues, in their order, and which numbers were not used then. Times of rows are Unix seconds."""
+    """Who was in the queues, in their order, and which numbers were not used then."""
 
     rows: Sequence[TicketRow] = ()
     unused: tuple[NumberBlock, ...] = ()
@@ -84,13 +84,16 @@ class BlockStore(Protocol):
 
 
 class QueueStore(BlockStore, Protocol):
-    """Keeps one virtual queue. Each call is one atomic operation, may take long, and is made in a worker thread."""
+    """Keeps one virtual queue. Each call is one atomic operation, may take long, and is made in a worker thread.
 
-    def load_queue(self) -> SavedQueue:
+    Times of rows are of the clock of whoever calls; kept are Unix seconds, which are `epoch_s` more.
+    """
+
+    def load_queue(self, epoch_s: float) -> SavedQueue:
         """Return what was written, before anything is. Raise StoreError."""
 
-    def write_queue(self, parts: Sequence[Changes]) -> None:
-        """Keep these changes, one after the other, times in Unix seconds: all of them, or nothing.
+    def write_queue(self, parts: Sequence[Changes], epoch_s: float) -> None:
+        """Keep these changes, one after the other: all of them, or nothing.
 
         Raise RowsLostError when what was loaded and written before is not there; only what begins with `anew` is
         written then. Raise StoreError.

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-import attrs
 import structlog
 import trio
 
@@ -107,7 +106,7 @@ class QueueKeeper:
         whole = False
         with trio.move_on_after(_RESTORE_S) as deadline:
             try:
-                await self._put_back(await self._do(self._store.load_queue, _RESTORE_S))
+                await self._put_back(await self._do(partial(self._store.load_queue, self._epoch_s), _RESTORE_S))
                 whole = True
             except StoreError as exc:
                 self._failed("queue_not_read", str(exc))
@@ -153,9 +152,8 @@ class QueueKeeper:
         """Write what has changed; `parts` has what was taken out and not written."""
         await self._take_out(parts)
         try:
-            await self._do(
-                partial(_write, self._store, parts, self._epoch_s), _CALL_S + _CALL_S_PER_ROW * self._writing
-            )
+            within_s = _CALL_S + _CALL_S_PER_ROW * self._writing
+            await self._do(partial(self._store.write_queue, parts, self._epoch_s), within_s)
         except StoreError as exc:
             if isinstance(exc, RowsLostError):
                 self._forget_store()
@@ -193,7 +191,7 @@ class QueueKeeper:
         rows, lost = saved.rows, saved.unused
         self._ticket_row.pass_over(block.end for block in lost)
         for first in range(0, max(len(rows), 1), _BACK):
-            part = [row.moved(-self._epoch_s) for row in rows[first : first + _BACK]]
+            part = rows[first : first + _BACK]
             self._queues.restore(trio.current_time(), part, lost)
             lost = ()
             self._ticket_row.pass_over(row.number + 1 for row in part)
@@ -274,8 +272,3 @@ class QueueKeeper:
         held = self._throttle.let_through(trio.current_time())
         if held is not None:
             self._log.error(event, error=error, left_out=held)
-
-
-def _write(store: QueueStore, parts: list[Changes], epoch_s: float) -> None:
-    """Write them by the clock on the wall; it runs in a worker thread."""
-    store.write_queue([attrs.evolve(part, rows=[row.moved(epoch_s) for row in part.rows]) for part in parts])

@@ -57,12 +57,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 def opened(file: Path) -> SqliteStore:
     store = SqliteStore(str(file))
-    store.load_queue()
+    store.load_queue(0.0)
     return store
 
 
 def test_at_first_nobody_waits(store: Store) -> None:
-    saved = store.load_queue()
+    saved = store.load_queue(0.0)
     assert (list(saved.rows), saved.unused) == ([], ())
     assert store.load_orders() == ()
 
@@ -75,25 +75,25 @@ def test_what_was_written_outlives_the_process_in_order(
     memory, rows, unused = MemoryStore(), dict[int, TicketRow](), tuple[NumberBlock, ...]()
     sqlite = opened(file)
     for commit in commits:
-        memory.write_queue(commit)
-        sqlite.write_queue(commit)
+        memory.write_queue(commit, 0.0)
+        sqlite.write_queue(commit, 0.0)
         for part in commit:
             rows = ({} if part.anew else rows) | {row.number: row for row in part.rows}
             rows = {number: row for number, row in rows.items() if number not in part.gone}
             unused = part.unused if part.unused is not None else unused
     for store in (memory, SqliteStore(str(file))):
-        saved = store.load_queue()
+        saved = store.load_queue(0.0)
         assert sorted(saved.rows) == sorted(rows.values())
         assert [row.order for row in saved.rows] == sorted(row.order for row in rows.values())
         assert saved.unused == unused
 
 
 def test_a_block_is_unused_in_the_store_as_soon_as_it_is_reserved(store: Store) -> None:
-    store.load_queue()
+    store.load_queue(0.0)
     assert store.reserve_tickets(10, least=100) == 100
-    store.write_queue([Changes([ROW], [], None)])
+    store.write_queue([Changes([ROW], [], None)], 0.0)
     assert store.reserve_tickets(10, least=5) == 110
-    assert store.load_queue().unused == (NumberBlock(100, 110), NumberBlock(110, 120))
+    assert store.load_queue(0.0).unused == (NumberBlock(100, 110), NumberBlock(110, 120))
     assert store.take_block("turn", 10) == 0
 
 
@@ -110,19 +110,19 @@ def test_orders_of_operators_are_kept_whole(store: Store) -> None:
 
 def test_a_commit_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
     store = opened(tmp_path / "state.db")
-    store.write_queue([Changes([ROW], [], (BLOCK,))])
+    store.write_queue([Changes([ROW], [], (BLOCK,))], 0.0)
     bad: Any = ROW._replace(number=2, client=object())
     with pytest.raises(StoreError):
-        store.write_queue([Changes([ROW._replace(number=3)], [1], ()), Changes([bad], [], None)])
-    assert store.load_queue() == SavedQueue([ROW], (BLOCK,))
-    store.write_queue([Changes([], [1], None)])
-    assert store.load_queue().rows == []
+        store.write_queue([Changes([ROW._replace(number=3)], [1], ()), Changes([bad], [], None)], 0.0)
+    assert store.load_queue(0.0) == SavedQueue([ROW], (BLOCK,))
+    store.write_queue([Changes([], [1], None)], 0.0)
+    assert store.load_queue(0.0).rows == []
 
 
 def test_half_a_character_costs_nobody_his_place(tmp_path: Path) -> None:
     store = opened(tmp_path / "state.db")
-    store.write_queue([Changes([ROW, ROW._replace(number=2, order=6, queue="\ud800", grant="\udfff")], [], ())])
-    assert [(row.number, row.queue, row.grant) for row in store.load_queue().rows] == [
+    store.write_queue([Changes([ROW, ROW._replace(number=2, order=6, queue="\ud800", grant="\udfff")], [], ())], 0.0)
+    assert [(row.number, row.queue, row.grant) for row in store.load_queue(0.0).rows] == [
         (1, "default", None),
         (2, "?", "?"),
     ]
@@ -137,7 +137,7 @@ def _put_an_older_copy_back(file: Path) -> None:
 
 
 def _have_another_write(file: Path) -> None:
-    opened(file).write_queue([Changes([], [], None)])
+    opened(file).write_queue([Changes([], [], None)], 0.0)
 
 
 @pytest.mark.parametrize("change", [_remove, _put_an_older_copy_back, _have_another_write])
@@ -146,29 +146,29 @@ def test_who_goes_on_with_what_it_has_not_written_is_told_and_writes_all_anew(
 ) -> None:
     file = tmp_path / "state.db"
     store = opened(file)
-    store.write_queue([Changes([ROW], [], (BLOCK,))])
+    store.write_queue([Changes([ROW], [], (BLOCK,))], 0.0)
     (tmp_path / "copy").write_bytes(file.read_bytes())
-    store.write_queue([Changes([ROW._replace(number=2)], [], None)])
+    store.write_queue([Changes([ROW._replace(number=2)], [], None)], 0.0)
     change(file)
     with pytest.raises(RowsLostError) as caught:
-        store.write_queue([Changes([ROW._replace(number=3)], [], None)])
+        store.write_queue([Changes([ROW._replace(number=3)], [], None)], 0.0)
     assert str(caught.value).startswith(f"{file}: ")
-    store.write_queue([Changes([ROW._replace(number=4)], [], None, anew=True), Changes([], [], ())])
-    store.write_queue([Changes([ROW._replace(number=5)], [], None)])
-    assert [row.number for row in store.load_queue().rows] == [4, 5]
+    store.write_queue([Changes([ROW._replace(number=4)], [], None, anew=True), Changes([], [], ())], 0.0)
+    store.write_queue([Changes([ROW._replace(number=5)], [], None)], 0.0)
+    assert [row.number for row in store.load_queue(0.0).rows] == [4, 5]
 
 
 def test_who_could_not_read_the_file_does_not_write_into_what_is_there(tmp_path: Path) -> None:
-    opened(tmp_path / "state.db").write_queue([Changes([ROW], [], ())])
+    opened(tmp_path / "state.db").write_queue([Changes([ROW], [], ())], 0.0)
     with pytest.raises(RowsLostError):
-        SqliteStore(str(tmp_path / "state.db")).write_queue([Changes([], [], None)])
+        SqliteStore(str(tmp_path / "state.db")).write_queue([Changes([], [], None)], 0.0)
 
 
 def test_a_file_is_made_for_nobody_else_to_read(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
     before = os.umask(0)
     try:
-        opened(file).write_queue([Changes([ROW], [], ())])
+        opened(file).write_queue([Changes([ROW], [], ())], 0.0)
     finally:
         os.umask(before)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -182,8 +182,8 @@ def test_a_file_of_the_second_form_is_brought_up(tmp_path: Path) -> None:
         for table in ("ticket", "unused", "queue_order"):
             connection.execute(f"DROP TABLE {table}")
         connection.execute("PRAGMA user_version = 2")
-    opened(file).write_queue([Changes([ROW], [], ())])
-    assert opened(file).load_queue().rows == [ROW]
+    opened(file).write_queue([Changes([ROW], [], ())], 0.0)
+    assert opened(file).load_queue(0.0).rows == [ROW]
     assert SqliteStore(str(file)).take_block("turn", 10) == 10
 
 
@@ -206,11 +206,11 @@ def test_a_file_of_the_second_form_is_brought_up(tmp_path: Path) -> None:
 )
 def test_what_somebody_has_changed_is_an_error(tmp_path: Path, change: str) -> None:
     file = tmp_path / "state.db"
-    opened(file).write_queue([Changes([ROW], [], (BLOCK,))])
+    opened(file).write_queue([Changes([ROW], [], (BLOCK,))], 0.0)
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute(change)
     with pytest.raises(StoreError):
-        opened(file).write_queue([Changes([], [], None)])
+        opened(file).write_queue([Changes([], [], None)], 0.0)
 
 
 def test_orders_that_somebody_has_changed_are_an_error(tmp_path: Path) -> None:
