@@ -33,8 +33,9 @@ from master.node import Node
 from master.notify import ServiceManager
 from master.observer import Logger
 from master.operations import Operations
-from master.store import open_store
+from master.store import Store, open_store
 from master.tokens import TokensError, TokensFile
+from master.waiting.lasting import Lasting
 
 if TYPE_CHECKING:
     from master.web.run import Web
@@ -92,12 +93,14 @@ def _build(config: Config, log: Logger, sink: Sink, path: str | None, manager: S
     answers = SampledAnswers(log) if log.is_enabled_for(logging.DEBUG) else None
     node = Node(config, rng=random.Random(), log=log, answers=answers)
     node.metrics.watch_log(lambda: sink.dropped)
-    keeper = Keeper(open_store(config.state.file), node, log)
+    store = open_store(config.state.file)
+    keeper = Keeper(store, node, log)
+    lasting = _make_lasting(node, store, log)
     tokens_file = TokensFile(config.http.tokens_file if config.http.listen is not None else "")
     operations = Operations(node, keeper, log, path, environment=os.environ, tokens_file=tokens_file, fit=fit)
     web = _open_web(node, operations, tokens_file, config, log)
     process = _Process(node, operations, log, manager, web[0] if web is not None else None)
-    return _House(config, sockets, web, keeper, _make_alerter(node, log), process)
+    return _House(config, sockets, web, keeper, lasting, _make_alerter(node, log), process)
 
 
 @attrs.frozen
@@ -108,6 +111,7 @@ class _House:
     sockets: Sockets
     web: tuple[Web, list[socket.socket]] | None
     keeper: Keeper
+    lasting: Lasting | None
     alerter: Alerter
     process: _Process
 
@@ -116,10 +120,14 @@ class _House:
         process, log = self.process, self.process.log
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             await self.keeper.restore()
+            if self.lasting is not None:
+                await self.lasting.restore()
             async with trio.open_nursery() as nursery:
                 await self._open(nursery)
                 nursery.start_soon(process.obey, signals, nursery)
                 nursery.start_soon(self.keeper.run)
+                if self.lasting is not None:
+                    nursery.start_soon(self.lasting.run)
                 nursery.start_soon(self.alerter.run)
                 nursery.start_soon(process.operations.watch)
                 nursery.start_soon(process.manager.watch)
@@ -129,6 +137,8 @@ class _House:
                 await process.finished(nursery)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.keeper.finish)
+                if self.lasting is not None:
+                    nursery.start_soon(self.lasting.finish)
                 nursery.start_soon(self.alerter.finish, min(_ALERTS_S, _EXIT_SHARE * self.config.master.grace_s))
         process.manager.close()
         log.info("stopped")
@@ -146,6 +156,13 @@ class _House:
         if self.web is not None:
             for address in await nursery.start(self.web[0].run, self.web[1]):
                 log.info("http", address=str(address))
+
+
+def _make_lasting(node: Node, store: Store, log: Logger) -> Lasting | None:
+    """Return what keeps the queue beyond the process, where there is one."""
+    if node.waiting is None:
+        return None
+    return Lasting(node.waiting, store, log, lambda kind, text: node.events.add(trio.current_time(), kind, text))
 
 
 def _make_alerter(node: Node, log: Logger) -> Alerter:

@@ -257,7 +257,7 @@ def test_where_nobody_may_be_held_a_plain_ask_gets_a_ticket() -> None:
 def test_a_shown_ticket_brings_back_a_place_of_which_nothing_was_kept() -> None:
     house, lost = House(0), House(0)
     for room in (house.room, lost.room):
-        room.adopt_secret(b"s" * 32)
+        room.adopt_secrets([b"s" * 32])
     lost.ask("ann")
     ticket = lost.ask("bob")["Data"]["Ticket"]
     house.now += 10
