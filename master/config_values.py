@@ -18,6 +18,7 @@ import cattrs
 from lambdamu.address import Address, parse_host, quoted
 from lambdamu.networks import Network
 from master.config import BOUNDS, TABLES, BackendConfig, Bounds, GatewayConfig, HttpPolicy
+from master.wait_page.redirect import Redirect
 from master.webhook_url import WebhookURL
 
 if TYPE_CHECKING:
@@ -244,10 +245,17 @@ def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
     return origins
 
 
+def _check_redirect(text: str) -> str:
+    if text:
+        Redirect.parse(text)
+    return text
+
+
 _CHECKS: Final[Mapping[tuple[type[Any], str], Callable[[Any], Any]]] = MappingProxyType(
     {
         (HttpPolicy, "hosts"): _check_hosts,
         (GatewayConfig, "origins"): _check_origins,
+        (GatewayConfig, "wait_redirect"): _check_redirect,
         (BackendConfig, "name"): _check_name,
         (BackendConfig, "zone"): _check_name,
         (BackendConfig, "host"): _check_host,

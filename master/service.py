@@ -84,7 +84,7 @@ class Master(LMObject):
         self.doors = doors
         self._quick = self.quick(encode)
 
-    def do_send_server(self, message: Message, now: float, peer: Peer) -> Reply:
+    def do_send_server(self, message: Message, now: float, peer: Peer, *, hold: bool = True) -> Reply:  # noqa: ARG002
         """Return the live backend with the most room; to a plain ask, its address and nothing else.
 
         Whoever has no right to ask, or asks too fast, is told so, and nothing is learned of him.
