@@ -45,7 +45,8 @@ _LOOK_S: Final = 0.5
 """How often it is looked whether numbers run out while the store is silent."""
 _LOG_S: Final = 600.0
 _RESTORE_S: Final = 60.0
-"""A start waits so long for its queue, and no longer: 1,000,000 rows take some ten seconds."""
+_RESTORE_S_PER_ROW: Final = 1e-4
+"""A start waits so long for its queue: to be read, and then to be put back. a million takes 10 and 15 s of a CPU."""
 _NUMBERS_S: Final = 5.0
 """And so long for its numbers and its secret."""
 FINISH_S: Final = 1.0
@@ -106,12 +107,14 @@ class QueueKeeper:
         whole = False
         with trio.move_on_after(_RESTORE_S) as deadline:
             try:
-                await self._put_back(await self._do(partial(self._store.load_queue, self._epoch_s), _RESTORE_S))
+                saved = await self._do(partial(self._store.load_queue, self._epoch_s), _RESTORE_S)
+                deadline.deadline = trio.current_time() + _RESTORE_S + _RESTORE_S_PER_ROW * len(saved.rows)
+                await self._put_back(saved)
                 whole = True
             except StoreError as exc:
                 self._failed("queue_not_read", str(exc))
         if deadline.cancelled_caught:
-            self._failed("queue_not_read", f"took more than {_RESTORE_S:g} s")
+            self._failed("queue_not_read", "it took too long")
         if not whole:
             self._forget_store()
         with trio.move_on_after(_NUMBERS_S):
