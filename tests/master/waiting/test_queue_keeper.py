@@ -247,6 +247,7 @@ async def test_numbers_go_on_without_a_disk_and_are_counted_before_they_are_writ
         disk.full = False
         await trio.sleep(5.0)
         assert [row.number for row in disk.load_queue(0.0).rows] == mine
+        assert disk.take_block("ticket", 1) > max(mine), "the store counts on from there"
     # The clock was set back by a year, so only the store tells what was given.
     second = Master(disk, wall=WALL - 3e7)
     async with running(second):
