@@ -25,7 +25,7 @@ _TRIES: Final = 12
 _LEAST_POLL_S: Final = 0.1
 _LONGEST_POLL_S: Final = 3600.0
 _LATE_S: Final = 2.0
-"""Whose ask goes out later than this may have lost its call, and that is our fault: it is not counted as overtaken."""
+"""Whose ask is answered later than this may have lost its call on the way: it is not counted as overtaken."""
 
 
 class Crowd:
@@ -67,13 +67,10 @@ class Crowd:
     def asks(self, now: float, member: Member) -> dict[str, Any]:
         """Return the `Data` with which it asks now."""
         member.asked_at = now
-        late_s = now - member.due
-        self.tally.late_s.add(late_s)
+        self.tally.late_s.add(now - member.due)
         if member.joined_at == math.inf:
             member.joined_at = now
             self.tally.set_out += 1
-        elif late_s > _LATE_S:
-            member.counts = False
         said = {"Client": member.client, "Want": [TURN], **self._policy.said}
         shown = member.turn or member.ticket
         if shown is not None:
@@ -89,6 +86,8 @@ class Crowd:
     def answered(self, now: float, member: Member, answer: Answer) -> Address | None:
         """Take an answer in; return the backend where it sends to."""
         self.tally.answer_s.add(now - member.asked_at)
+        if member.joined and now - member.due > _LATE_S:
+            member.counts = False
         member.fails, member.failed = 0, None
         endpoint = answer.endpoint
         if member.stage is Stage.LEAVES:

@@ -67,11 +67,11 @@ class World:
 def test_each_asks_when_it_was_told_with_its_ticket() -> None:
     world = World(said={"Queue": "concert"})
     world.answer(wait(2.0), wait(30.5, Ticket="t2"), wait(0.0), ok(Turn="turn"))
-    assert world.gaps == [2.0, 30.5, 0.1]
+    assert world.gaps == pytest.approx([2.0, 30.5, 0.1])
     assert [said.get("Ticket") for _, said in world.asks] == [None, "t1", "t2", "t1"]
     assert {(said["Client"], said["Queue"]) for _, said in world.asks} == {("c0", "concert")}
     assert world.crowd.is_over
-    assert (world.tally.let_in, world.tally.joined, world.tally.wait_s) == (1, 1, [32.6])
+    assert (world.tally.let_in, world.tally.joined, world.tally.wait_s) == (1, 1, pytest.approx([32.6]))
 
 
 def test_they_set_out_at_their_rate_and_nobody_before_he_is_due() -> None:

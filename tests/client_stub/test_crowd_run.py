@@ -92,7 +92,7 @@ async def test_a_connection_that_the_master_ended_while_it_was_idle_is_no_failur
 ) -> None:
     wait = {"Result": "Wait", "Data": {"Ticket": "t", "RetryAfter": 50.0}}
     async with FakeBackend() as backend, master(wait, to=(at(backend),), limits={"idle_s": 20.0}) as asked:
-        run = crowd(asked.address, clients=1)
+        run = crowd(asked.address, clients=1, connections=1)
         await run.run()
     assert (run.crowd.tally.let_in, run.crowd.tally.errors) == (1, {})
 
