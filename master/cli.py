@@ -264,21 +264,29 @@ def client(plain: bool, tls: bool, ca: str, tls_name: str, cert: str, key: str, 
     return trio.run(run_client, options)
 
 
-@cli.command(epilog="\b\nExample:\n  lambdamu demo --seconds 15 --backends 3")
+@cli.command(epilog="\b\nExamples:\n  lambdamu demo --seconds 15 --backends 3\n  lambdamu demo --rush")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=6),
     callback=finite,
-    default=15.0,
-    show_default=True,
-    help="How long it takes.",
+    help="How long it takes; 15 if left out, with --rush 60, and 20 at least.",
 )
-@click.option("--backends", type=click.IntRange(2, 20), default=3, show_default=True, help="How many backends.")
-def demo(seconds: float, backends: int) -> int:
-    """Show it all with real processes: backends, a master, clients, and a backend that is killed and comes back."""
+@click.option("--backends", type=click.IntRange(2, 20), help="How many backends; 3 if left out.")
+@click.option("--rush", is_flag=True, help="Thousands come at once to three small backends, and wait in order.")
+def demo(seconds: float | None, backends: int | None, rush: bool) -> int:
+    """Show it all with real processes: backends, a master, clients, and a backend that is killed and comes back.
+
+    With --rush it is the queue: a crowd that waits in order, and a backend that dies in the middle.
+    """
+    if rush:
+        if backends is not None or (seconds is not None and seconds < 20):
+            raise click.UsageError("--rush has three backends, and takes 20 seconds at least")
+        from master.demo_rush import run_rush  # noqa: PLC0415
+
+        return trio.run(run_rush, seconds or 60.0)
     from master.demo import run_demo  # noqa: PLC0415
 
-    return trio.run(run_demo, seconds, backends)
+    return trio.run(run_demo, seconds or 15.0, backends or 3)
 
 
 cli.add_command(simulate)
