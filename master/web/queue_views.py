@@ -129,8 +129,9 @@ def line_row(room: WaitingRoom, line: Line, now: float) -> Json:
     """Return what is said of one queue. The drain is that of people who wait; the estimate is for who joins now."""
     forecast, outlook = room.estimates.forecast(line.queue), room.outlooks.get(line.queue)
     measured = forecast.meter.measured() if forecast is not None and len(line) else None
-    at_once = _lets_in_at_once(room, line, now)
-    wait = forecast.wait(line.ahead_of_newcomer) if forecast is not None and not at_once else None
+    at_once, halted = _lets_in_at_once(room, line, now), room.policy.mode in (Mode.HOLD, Mode.CLOSED)
+    waits = forecast is not None and not at_once and not halted
+    wait = forecast.wait(line.ahead_of_newcomer) if forecast is not None and waits else None
     return {
         "queue": line.queue,
         "waiting": len(line),
