@@ -26,6 +26,7 @@ from master.operator_changes import CHANGES
 from master.operator_commands import COMMANDS
 from master.operator_completion import completion
 from master.operator_diff import show_difference
+from master.operator_queue import queue
 from master.operator_top import top
 from master.pass_commands import passes
 from master.simulation.commands import simulate
@@ -40,6 +41,7 @@ Examples:
   lambdamu master --config pool.toml
   lambdamu status
   lambdamu why 203.0.113.7
+  lambdamu queue
   lambdamu server --listen 127.0.0.1:9001 --users 10
   lambdamu client --master 127.0.0.1:7000
   lambdamu client --master 127.0.0.1:7000 --clients 500 --rate 100
@@ -291,7 +293,7 @@ def demo(seconds: float | None, backends: int | None, rush: bool) -> int:
 
 cli.add_command(simulate)
 cli.add_command(passes)
-for _command in (*COMMANDS, top, *CHANGES, completion):
+for _command in (*COMMANDS, top, queue, *CHANGES, completion):
     cli.add_command(_command)
 
 

@@ -12,6 +12,7 @@ import attrs
 import structlog
 import trio
 
+from lambdamu.errors import LambdaMuError
 from lambdamu.line_file import LineFileError
 from lambdamu.tls import TlsDoor, TlsError
 from master.access import Credentials
@@ -25,6 +26,7 @@ from master.keeper import Keeper, describe
 from master.node import Node
 from master.reload import Difference
 from master.tokens import Tokens, TokensError, TokensFile
+from master.waiting.orders import AS_CONFIGURED, Order
 
 if TYPE_CHECKING:
     from lambdamu.keys import Keys
@@ -33,6 +35,12 @@ Logger = structlog.typing.FilteringBoundLogger
 _LOOK_S: Final = 1.0
 _SHOWN: Final = 20
 """So many differences stand in the log; the rest is counted."""
+MOST_ORDERS: Final = 100
+"""Operators may want something of so many queues at a time: each is looked at when a queue is opened."""
+
+
+class OrderError(LambdaMuError):
+    """What an operator wants of the queue cannot be; str() is one line, and nothing has changed."""
 
 
 @attrs.frozen
@@ -98,6 +106,21 @@ class Operations:
         self._keeper.changed()
         self._log.info("admin", backend=name, **describe(admin, now))
         return state
+
+    def order_queue(self, queue: str, order: Order | None, *, who: str, why: str) -> None:
+        """Have one queue, or the whole by `WHOLE`, be as its operator wants; None: as configured again.
+
+        Raise OrderError where there is no queue, or too much is wanted already.
+        """
+        room = self._node.waiting
+        if room is None:
+            raise OrderError("this master has no queue: its configuration has no [queue]")
+        if order is not None and queue not in room.orders and len(room.orders) >= MOST_ORDERS:
+            raise OrderError(f"something else is wanted of {MOST_ORDERS} queues already: reset some of them first")
+        room.order(trio.current_time(), queue, order)
+        self._log.info(
+            "queue_order", queue=queue, who=who, why=why, wanted=order.describe() if order else AS_CONFIGURED
+        )
 
     async def reload(self, who: str) -> Reloaded:
         """Read the files, and go over to what they say: all of it, or nothing where anything in them is not right."""

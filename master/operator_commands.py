@@ -57,10 +57,11 @@ def why(client: str, url: str, as_json: bool) -> int:
     CLIENT is the id that it sends, the first 8 or more digits of its hash, its address or its network.
     """
     got = ask(lambda: get(url, "/api/v1/answers", client=client))
-    show(got, map(_answer, reversed(got["answers"])), as_json=as_json)
+    place = got.get("place")
+    show(got, [*map(_answer, reversed(got["answers"])), *_place(place)], as_json=as_json)
     if not got["answers"] and not as_json:
         click.echo("no answer to such a client is kept", err=True)
-    return 0 if got["answers"] else 1
+    return 0 if got["answers"] or place else 1
 
 
 @click.command(epilog="\b\nExample:\n  lambdamu explain --zone a")
@@ -99,7 +100,7 @@ def show(got: Json, lines: Iterable[str], *, as_json: bool) -> None:
 def _status(got: Json) -> Iterator[str]:
     yield got["verdict"]
     yield from notices(got)
-    yield from _table(("BACKEND", "STATE", "USERS", "REPORT", "SENT", "FAILED", ""), map(_backend, got["backends"]))
+    yield from table(("BACKEND", "STATE", "USERS", "REPORT", "SENT", "FAILED", ""), map(_backend, got["backends"]))
 
 
 def notices(got: Json) -> Iterator[str]:
@@ -108,6 +109,9 @@ def notices(got: Json) -> Iterator[str]:
         yield f"this master is not ready: {got['unready']}"
     if got.get("panic"):
         yield "panic: too few backends work"
+    queue = got.get("queue")
+    if queue and (queue["waiting"] or queue["mode"] != "auto"):
+        yield f"queue: {queue['waiting']} wait, {queue['called']} called, mode {queue['mode']} ({queue['reason']})"
     reload = got.get("reload")
     if reload and not reload["ok"]:
         first, *others = reload["faults"] or ["it is not said why"]
@@ -147,7 +151,7 @@ def _explanation(got: Json) -> Iterator[str]:
         )
         for row in got["backends"]
     )
-    yield from _table(("BACKEND", "REASON", "LOAD", "REPORTED", "SENT SINCE", "REPORT"), rows)
+    yield from table(("BACKEND", "REASON", "LOAD", "REPORTED", "SENT SINCE", "REPORT"), rows)
 
 
 def _answer(row: Json) -> str:
@@ -159,7 +163,18 @@ def _answer(row: Json) -> str:
     return "  ".join(filter(None, (moment(row["at"]), came, zone, what, row["reason"], loads and f"loads: {loads}")))
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def _place(place: Json | None) -> Iterator[str]:
+    if place is None:
+        return
+    ahead = "" if place["ahead"] is None else f", {place['ahead']} before it"
+    since = f"joined at {moment(place['joined_at'])}"
+    ends = "" if place["ends_in_s"] is None else f", ends in {place['ends_in_s']:.0f} s if it does not ask again"
+    held = ", waits on its connection" if place["held"] else ends
+    yield f"its place in queue {place['queue']}: {place['stage']} in the {place['lane']} lane{ahead}; {since}{held}"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table, the heads first."""
     lines = [heads, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:

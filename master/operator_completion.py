@@ -1,4 +1,4 @@
-"""`lambdamu completion`: scripts that have a shell complete commands, options and the names of backends."""
+"""`lambdamu completion`: scripts that have a shell complete commands, options and the names of backends and queues."""
 
 from __future__ import annotations
 
@@ -63,16 +63,26 @@ add_completion_class(LineComplete, "bash")
 
 def complete_name(context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Return the backends whose names begin so, of the master that the command is for; none where it is silent."""
-    return [CompletionItem(name) for name in trio.run(_names, context.params.get("url", "")) if name.startswith(begun)]
+    return _complete(context, begun, "/api/v1/backends", "backends", "name")
 
 
-async def _names(url: str) -> list[str]:
-    call = partial(get, url, "/api/v1/backends", within_s=_WITHIN_S)
+def complete_queue(context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Return the queues whose ids begin so, of those that a master tells of at once."""
+    return _complete(context, begun, "/api/v1/queue", "queues", "queue")
+
+
+def _complete(context: click.Context, begun: str, path: str, rows: str, key: str) -> list[CompletionItem]:
+    names = trio.run(_names, context.params.get("url", ""), path, rows, key)
+    return [CompletionItem(name) for name in names if name.startswith(begun)]
+
+
+async def _names(url: str, path: str, rows: str, key: str) -> list[str]:
+    call = partial(get, url, path, within_s=_WITHIN_S)
     with trio.move_on_after(_WITHIN_S):
         try:
             # In a thread: a look-up of the master's name has no deadline of its own.
             got = await trio.to_thread.run_sync(call, abandon_on_cancel=True)
-            return [row["name"] for row in got["backends"] if row["name"].isprintable()]
+            return [row[key] for row in got[rows] if row[key].isprintable()]
         except (CallError, LookupError, TypeError, AttributeError):
             pass
     return []

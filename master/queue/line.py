@@ -85,6 +85,12 @@ class Line:
             return resume + rank + min(plain, self._plain_before(rank))
         return resume + rank + min(vip, self._vip_before(rank))
 
+    @property
+    def ahead_of_newcomer(self) -> int:
+        """How many would be called before one who joined the plain lane now."""
+        resume, vip, plain = map(len, self._lanes)
+        return resume + plain + min(vip, self._vip_before(plain))
+
     def _plain_before(self, rank: int) -> int:
         if not self._vip:
             return self.waiting(Lane.PLAIN)

@@ -12,6 +12,7 @@ from master.queue.policy import Mode, QueuePolicy, TemplatePolicy
 
 WHOLE = ""
 """Stands for the queue as a whole, in place of the id of one."""
+AS_CONFIGURED = "as configured"
 
 
 @attrs.frozen
@@ -36,8 +37,19 @@ class Order:
         kept = {key: getattr(before, key) for key in KEYS if getattr(self, key) is None}
         return attrs.evolve(self, **kept)
 
+    def describe(self) -> str:
+        """Return what is wanted, in one line."""
+        wanted = ((key, getattr(self, key)) for key in KEYS)
+        return ", ".join(f"{key} {_word(value)}" for key, value in wanted if value is not None)
+
 
 KEYS = ("mode", "text", "per_minute", "target_load")
+
+
+def _word(value: Mode | str | float) -> str:
+    if isinstance(value, str):
+        return value or "empty"
+    return "none" if value == math.inf else f"{value:g}"
 
 
 def obey(policy: QueuePolicy, orders: Mapping[str, Order]) -> QueuePolicy:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 import trio
@@ -43,6 +43,20 @@ _SETTLE_PER_BACKEND_S: Final = 5e-5
 """All of them are looked at less often where they are many: that is to take one part in twenty of the time."""
 
 
+class Kept(Protocol):
+    """What is told of how the queue is kept beyond the process."""
+
+    failing: bool
+    """What was tried last, failed."""
+    written_at: float
+    """When the last commit ended well, or the start."""
+
+    @property
+    def unwritten(self) -> int:
+        """How many changes would be lost if the process were killed now."""
+        ...
+
+
 class WaitingRoom:
     """Give it numbers and a secret by a keeper (`master.waiting.keeper`) before anybody asks.
 
@@ -71,6 +85,10 @@ class WaitingRoom:
         self.survey = Survey(config.target_load)
         """The last one."""
         self.plan = Plan(None, None, Steered.NO_NEWS)
+        self.outlooks: Mapping[str, Outlook] = {}
+        """How each queue stood at the last look, and what it was to get."""
+        self.kept: Kept | None = None
+        """Who keeps it; None where it ends with the process."""
         self.busy = 0.0
         """Which part of the last second the process has worked."""
         self.on_changed: Callable[[], object] = lambda: None
@@ -204,7 +222,8 @@ class WaitingRoom:
         if news is not None and self.config.control is not Steering.OFF:
             self.control.learn(news, waiting=self.queues.book.waiting > 0)
         self._rule(now)
-        self.estimates.look(now, self._outlooks(), self.busy)
+        self.outlooks = self._outlooks()
+        self.estimates.look(now, self.outlooks, self.busy)
 
     def _outlooks(self) -> dict[str, Outlook]:
         """Return how each queue stands, and what it is to get of what is planned."""

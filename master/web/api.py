@@ -26,14 +26,16 @@ from master.web.exposition import OPENMETRICS, PROMETHEUS, Renderer, accepts_ope
 from master.web.feed import Events, Feed
 from master.web.gate import CALLER, EVENTS
 from master.web.openapi import DOCUMENT
+from master.web.queue_api import queue_routes
+from master.web.queue_views import place_row
+from master.web.reading import read_reason
 from master.web.views import answer_row, backend_row, dumps, event_row, explanation, rows_of
 
 _MOST_ANSWERS: Final = 200
 _MOST_EVENTS: Final = 50
 _LEAST_UNTIL_S: Final = 1.0
 _MOST_UNTIL_S: Final = 30 * 86400.0
-_MOST_REASON: Final = 200
-_SCRIPTS: Final = ("page.js", "parts.js", "table.js", "charts.js", "questions.js")
+_SCRIPTS: Final = ("page.js", "parts.js", "table.js", "charts.js", "questions.js", "queue.js")
 _STATIC: Final = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css")} | {
     f"/{name}": (name, "text/javascript") for name in _SCRIPTS
 }
@@ -57,6 +59,7 @@ def make_app(desk: Desk, feed: Feed) -> Starlette:
         Route(EVENTS, Events(feed), methods=["GET"]),
         Route("/api/v1/backends/{name:path}/{state}", api.set_admin, methods=["POST"]),
         Route("/api/v1/reload", api.reload, methods=["POST"]),
+        *queue_routes(desk),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _refuse})
 
@@ -110,9 +113,11 @@ class _Api:
         return _json(await explanation(self._desk, _text(request, "zone"), _text(request, "client")))
 
     async def answers(self, request: Request) -> Response:
-        found = self._desk.answers.search(_text(request, "client"), _MOST_ANSWERS)
+        client, desk = _text(request, "client"), self._desk
+        found = desk.answers.search(client, _MOST_ANSWERS)
         await trio.lowlevel.checkpoint()
-        return _json(_listed("answers", await rows_of(found, answer_row)))
+        listed = _listed("answers", await rows_of(found, answer_row))
+        return _json(listed[:-1] + b',"place":' + dumps(place_row(desk.room, client, trio.current_time())) + b"}")
 
     async def log(self, _request: Request) -> Response:
         events = self._desk.events.last(_MOST_EVENTS)
@@ -176,11 +181,7 @@ def _read_wish(body: bytes) -> _Wish:
     unknown = given.keys() - {"reason", "until_s"}
     if unknown:
         raise HTTPException(400, "the body holds what is not known; it has a reason and, if any, until_s")
-    reason, until_s = given.get("reason"), given.get("until_s")
-    if not isinstance(reason, str) or not 0 < len(reason.strip()) <= len(reason) <= _MOST_REASON:
-        raise HTTPException(400, f"reason must be a text of 1 to {_MOST_REASON} characters")
-    if any("\ud800" <= character <= "\udfff" for character in reason):  # JSON may bring halves of characters
-        raise HTTPException(400, "reason must be a text of whole characters")
+    reason, until_s = read_reason(given.get("reason")), given.get("until_s")
     return _Wish(reason, None if until_s is None else _read_until(until_s))
 
 

@@ -9,6 +9,7 @@ import attrs
 
 from lambdamu.errors import LambdaMuError
 from master.core.admin import Wish
+from master.waiting.orders import Order
 
 
 @attrs.frozen
@@ -43,6 +44,10 @@ class Controls(Protocol):
 
     def wish(self, name: str) -> Wanted | None:
         """Return what was wanted last of a backend; None when nobody has wanted anything."""
+        ...
+
+    def order_queue(self, queue: str, order: Order | None, *, who: str, reason: str) -> None:
+        """Have the queue as a whole, by `WHOLE`, or one queue be as an operator wants; None: as configured again."""
         ...
 
     def last_reload(self) -> LastReload | None:

@@ -15,6 +15,7 @@ from master.core.pool import Pool, Reason
 from master.event_log import EventLog
 from master.metrics import Metrics
 from master.tokens import LOCAL, Caller, Tokens, TokensFile
+from master.waiting.room import WaitingRoom
 from master.web.controls import Controls, LastReload, Wanted
 
 
@@ -35,6 +36,8 @@ class Desk:
     stopping: bool = False
     """Set from the first signal to stop on."""
     tokens_file: TokensFile = attrs.Factory(TokensFile)
+    room: WaitingRoom | None = None
+    """Where people wait; None where there is no queue."""
 
     @property
     def tokens(self) -> Tokens | None:

@@ -19,7 +19,9 @@ from starlette.types import Receive, Scope, Send
 from master.core.member import Member
 from master.core.pool import Pool
 from master.event_log import Event
+from master.waiting.room import WaitingRoom
 from master.web.desk import Desk
+from master.web.queue_views import overview, summary_row
 from master.web.views import Json, backend_row, dumps, event_row, parts, pool_row
 
 _EVERY_S: Final = 1.0
@@ -27,6 +29,8 @@ _FRAMES: Final = 128
 """A reader may be so many frames behind."""
 _ROWS: Final = 200
 """So many backends are told of in a second, in turn; and up to five times as many whose state has changed."""
+_QUEUES: Final = 20
+"""So many queues are told of in a second, the fullest."""
 _LAST_EVENTS: Final = 50
 _SMOOTHING: Final = 0.3
 """What the last second counts in a rate that is shown."""
@@ -110,6 +114,8 @@ class Feed:
     async def _everything(self) -> AsyncGenerator[bytes, None]:
         desk, now = self._desk, trio.current_time()
         yield b"retry: 1000\n\n" + frame("begin", {"count": len(desk.pool)}) + frame("pool", self.pool(now))
+        if desk.room is not None:
+            yield await self._queue(desk.room, now)
         for part in parts(list(desk.pool)):
             yield frame("backends", self._rows(part, trio.current_time()))
         events = [event_row(event) for event in desk.events.last(_LAST_EVENTS)]
@@ -127,6 +133,8 @@ class Feed:
     async def _tell(self, now: float) -> None:
         """Tell of the pool, of those whose state has changed, and of some others in their turn."""
         self._publish(frame("pool", self.pool(now)))
+        if self._desk.room is not None:
+            self._publish(await self._queue(self._desk.room, now))
         changed: list[Member] = []
         others: list[Member] = []
         for part in parts(list(self._desk.pool), 500):
@@ -146,9 +154,13 @@ class Feed:
             self._states.clear()
 
     def pool(self, now: float) -> Json:
-        """Return what is said of the pool as a whole, with how many asks are answered a second."""
+        """Return what is said of the pool as a whole, with how many asks are answered a second, and of its queue."""
         rates = {result: round(per_s, 2) for result, per_s in self.results.per_s.items()}
-        return pool_row(self._desk, now) | {"asks_per_s": rates}
+        return pool_row(self._desk, now) | {"asks_per_s": rates, "queue": summary_row(self._desk.room)}
+
+    async def _queue(self, room: WaitingRoom, now: float) -> bytes:
+        """Return what is said of the virtual queue and its fullest queues."""
+        return b"event: queue\ndata: " + await overview(room, now, _QUEUES) + b"\n\n"
 
     def _rows(self, members: list[Member], now: float) -> list[Json]:
         return [backend_row(self._desk, member, now, self.backends.per_s) for member in members]

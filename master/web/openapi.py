@@ -6,46 +6,27 @@ from typing import Any, Final
 
 from master.config import ARRAYS, TABLES
 from master.config_json import schema_of
+from master.web.openapi_parts import COUNT, COUNTS, FLAG, NUMBER, TEXT, Schema, array, or_null, record, ref
+from master.web.openapi_queue import QUEUE_SCHEMAS
+from master.web.queue_views import MOST_QUEUES
 
-Schema = dict[str, Any]
-
-_TEXT: Final[Schema] = {"type": "string"}
-_NUMBER: Final[Schema] = {"type": "number"}
-_COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
-_COUNTS: Final[Schema] = {"type": "object", "additionalProperties": _COUNT}
-_FLAG: Final[Schema] = {"type": "boolean"}
 _STATES: Final = ["ready", "no_weight", "unprobed", "down", "lost", "stale", "ejected", "full"]
 
 
-def _or_null(schema: Schema) -> Schema:
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def _ref(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _object(**fields: Schema) -> Schema:
-    return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
-
-
-def _array(items: Schema) -> Schema:
-    return {"type": "array", "items": items}
-
-
 _POOL: Final[dict[str, Schema]] = {
-    "verdict": _TEXT,
-    "takers": _COUNT,
-    "count": _COUNT,
-    "ready": _FLAG,
-    "unready": _TEXT,
-    "at": _NUMBER,
-    "asks": _COUNTS,
-    "connections": _COUNT,
-    "session_s": _or_null(_NUMBER),
-    "panic": _FLAG,
-    "reload": _or_null(_ref("LastReload")),
-    "asks_per_s": {"type": "object", "additionalProperties": _NUMBER},
+    "verdict": TEXT,
+    "takers": COUNT,
+    "count": COUNT,
+    "ready": FLAG,
+    "unready": TEXT,
+    "at": NUMBER,
+    "asks": COUNTS,
+    "connections": COUNT,
+    "session_s": or_null(NUMBER),
+    "panic": FLAG,
+    "reload": or_null(ref("LastReload")),
+    "asks_per_s": {"type": "object", "additionalProperties": NUMBER},
+    "queue": or_null(ref("QueueSummary")),
 }
 _WRITTEN: Final[Schema] = {
     "type": "object",
@@ -53,76 +34,77 @@ _WRITTEN: Final[Schema] = {
     "additionalProperties": {"type": "object"},
 }
 _SCHEMAS: Final[dict[str, Schema]] = {
-    "Error": _object(error=_TEXT),
-    "Admin": _object(state={"enum": ["ready", "drain", "maint"]}, who=_TEXT, reason=_TEXT, until=_or_null(_NUMBER)),
-    "Backend": _object(
-        name=_TEXT,
-        zone=_TEXT,
-        priority=_COUNT,
-        weight=_NUMBER,
-        address=_or_null(_TEXT),
+    "Error": record(error=TEXT),
+    "Admin": record(state={"enum": ["ready", "drain", "maint"]}, who=TEXT, reason=TEXT, until=or_null(NUMBER)),
+    "Backend": record(
+        name=TEXT,
+        zone=TEXT,
+        priority=COUNT,
+        weight=NUMBER,
+        address=or_null(TEXT),
         state={"type": "string", "description": "One of " + ", ".join(_STATES) + "; more may come."},
-        why=_TEXT,
-        works=_FLAG,
-        takes_clients=_FLAG,
-        users=_COUNT,
-        capacity=_or_null(_COUNT),
-        load=_or_null(_NUMBER),
-        report_age_s=_or_null(_NUMBER),
-        reservations=_COUNT,
-        assignments=_COUNT,
-        assignments_per_s=_or_null(_NUMBER),
-        probes=_COUNT,
-        probe_failures=_COUNT,
-        failures=_COUNTS,
-        ejections=_COUNT,
-        probe_mean_s=_or_null(_NUMBER),
-        probe_p50_s=_or_null(_NUMBER),
-        probe_p99_s=_or_null(_NUMBER),
-        admin=_or_null(_ref("Admin")),
+        why=TEXT,
+        works=FLAG,
+        takes_clients=FLAG,
+        users=COUNT,
+        capacity=or_null(COUNT),
+        load=or_null(NUMBER),
+        report_age_s=or_null(NUMBER),
+        reservations=COUNT,
+        assignments=COUNT,
+        assignments_per_s=or_null(NUMBER),
+        probes=COUNT,
+        probe_failures=COUNT,
+        failures=COUNTS,
+        ejections=COUNT,
+        probe_mean_s=or_null(NUMBER),
+        probe_p50_s=or_null(NUMBER),
+        probe_p99_s=or_null(NUMBER),
+        admin=or_null(ref("Admin")),
     ),
-    "Backends": _object(**_POOL, backends=_array(_ref("Backend"))),
-    "Explanation": _object(
-        at=_NUMBER,
-        zone=_TEXT,
-        chosen=_or_null(_TEXT),
-        reason=_TEXT,
-        backends=_array(
-            _object(
-                name=_TEXT,
-                state=_TEXT,
-                report_age_s=_or_null(_NUMBER),
-                reported=_or_null(_NUMBER),
-                own=_or_null(_NUMBER),
-                weight=_NUMBER,
-                load=_or_null(_NUMBER),
-                opens_in=_or_null(_NUMBER),
-                reason=_TEXT,
+    "Backends": record(**_POOL, backends=array(ref("Backend"))),
+    "Explanation": record(
+        at=NUMBER,
+        zone=TEXT,
+        chosen=or_null(TEXT),
+        reason=TEXT,
+        backends=array(
+            record(
+                name=TEXT,
+                state=TEXT,
+                report_age_s=or_null(NUMBER),
+                reported=or_null(NUMBER),
+                own=or_null(NUMBER),
+                weight=NUMBER,
+                load=or_null(NUMBER),
+                opens_in=or_null(NUMBER),
+                reason=TEXT,
             )
         ),
     ),
-    "Answers": _object(
-        at=_NUMBER,
-        answers=_array(
-            _object(
-                at=_NUMBER,
-                client=_or_null(_TEXT),
-                network=_TEXT,
-                zone=_TEXT,
-                result=_TEXT,
-                reason=_TEXT,
-                backend=_or_null(_TEXT),
-                loads=_array(_object(name=_TEXT, load=_or_null(_NUMBER))),
+    "Answers": record(
+        at=NUMBER,
+        answers=array(
+            record(
+                at=NUMBER,
+                client=or_null(TEXT),
+                network=TEXT,
+                zone=TEXT,
+                result=TEXT,
+                reason=TEXT,
+                backend=or_null(TEXT),
+                loads=array(record(name=TEXT, load=or_null(NUMBER))),
             )
         ),
+        place=or_null(ref("QueuePlace")),
     ),
-    "Log": _object(at=_NUMBER, events=_array(_ref("Event"))),
-    "Event": _object(number=_COUNT, at=_NUMBER, kind=_TEXT, backend=_TEXT, text=_TEXT),
-    "Config": _object(
+    "Log": record(at=NUMBER, events=array(ref("Event"))),
+    "Event": record(number=COUNT, at=NUMBER, kind=TEXT, backend=TEXT, text=TEXT),
+    "Config": record(
         **{name: schema_of(name) for name in TABLES if name not in ARRAYS},
         as_written=_WRITTEN,
-        hidden=_array(_TEXT),
-        backend=_array(schema_of("backend")),
+        hidden=array(TEXT),
+        backend=array(schema_of("backend")),
     ),
     "Wish": {
         "type": "object",
@@ -136,9 +118,10 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         "required": ["reason"],
         "additionalProperties": False,
     },
-    "Changed": _object(name=_TEXT, state={"enum": ["ready", "drain", "maint"]}, who=_TEXT),
-    "LastReload": _object(ok=_FLAG, at=_NUMBER, who=_TEXT, faults=_array(_TEXT) | {"maxItems": 20}),
-    "Reloaded": _object(changes=_array(_TEXT), who=_TEXT),
+    "Changed": record(name=TEXT, state={"enum": ["ready", "drain", "maint"]}, who=TEXT),
+    "LastReload": record(ok=FLAG, at=NUMBER, who=TEXT, faults=array(TEXT) | {"maxItems": 20}),
+    "Reloaded": record(changes=array(TEXT), who=TEXT),
+    **QUEUE_SCHEMAS,
 }
 _REFUSALS: Final = {
     "400": "The request is wrong.",
@@ -158,12 +141,12 @@ def _answer(description: str, kind: str, schema: Schema) -> Schema:
 
 
 def _operation(name: str, summary: str, good: Schema, *refusals: str, **more: Any) -> Schema:
-    bad = {code: _answer(_REFUSALS[code], "application/json", _ref("Error")) for code in refusals}
+    bad = {code: _answer(_REFUSALS[code], "application/json", ref("Error")) for code in refusals}
     return {"operationId": name, "summary": summary, "responses": {"200": good, **bad}, **more}
 
 
 def _json(description: str, schema: str) -> Schema:
-    return _answer(description, "application/json", _ref(schema))
+    return _answer(description, "application/json", ref(schema))
 
 
 def _query(name: str, text: str) -> Schema:
@@ -171,7 +154,7 @@ def _query(name: str, text: str) -> Schema:
 
 
 def _text(description: str) -> Schema:
-    return _answer(description, "text/plain", _TEXT)
+    return _answer(description, "text/plain", TEXT)
 
 
 _NAME: Final[Schema] = {
@@ -180,7 +163,8 @@ _NAME: Final[Schema] = {
     "required": True,
     "schema": {"type": "string", "minLength": 1, "maxLength": 128},
 }
-_BODY: Final[Schema] = {"required": True, "content": {"application/json": {"schema": _ref("Wish")}}}
+_QUEUE: Final = _NAME | {"name": "queue"}
+_BODY: Final[Schema] = {"required": True, "content": {"application/json": {"schema": ref("Wish")}}}
 _READING: Final = ("401", "403", "413")
 _CHANGING: Final = ("400", "401", "403", "404", "409", "413", "415", "501")
 _OPEN: Final[list[Schema]] = [{}]
@@ -189,6 +173,12 @@ _OPEN: Final[list[Schema]] = [{}]
 def _set(word: str, summary: str) -> Schema:
     good = _json("It is so.", "Changed")
     return {"post": _operation(word, summary, good, *_CHANGING, requestBody=_BODY, parameters=[_NAME])}
+
+
+def _order(name: str, summary: str, **more: Any) -> Schema:
+    body = {"required": True, "content": {"application/json": {"schema": ref("QueueWish")}}}
+    good = _json("It is so.", "QueueChanged")
+    return _operation(name, summary, good, *_CHANGING, requestBody=body, **more)
 
 
 _CLIENT: Final = "The id of a client, the first 8 or more digits of its hash, its address or its network."
@@ -210,7 +200,7 @@ DOCUMENT: Final[Schema] = {
                 "The metrics, in the format of Prometheus or, when it is accepted, OpenMetrics.",
                 {
                     "description": "The metrics.",
-                    "content": {kind: {"schema": _TEXT} for kind in ("text/plain", "application/openmetrics-text")},
+                    "content": {kind: {"schema": TEXT} for kind in ("text/plain", "application/openmetrics-text")},
                 },
                 *_READING,
             )
@@ -261,8 +251,8 @@ DOCUMENT: Final[Schema] = {
         "/api/v1/events": {
             "get": _operation(
                 "events",
-                "Server-sent events: begin, backends and log until complete, and then pool, backends and log.",
-                _answer("A stream without end.", "text/event-stream", _TEXT),
+                "Server-sent events: begin, pool, queue, backends and log until complete, then what changes.",
+                _answer("A stream without end.", "text/event-stream", TEXT),
                 "503",
                 *_READING,
             )
@@ -270,6 +260,27 @@ DOCUMENT: Final[Schema] = {
         "/api/v1/backends/{name}/ready": _set("ready", "Let clients in again."),
         "/api/v1/backends/{name}/drain": _set("drain", "Let no new clients in; it is still probed."),
         "/api/v1/backends/{name}/maint": _set("maint", "Let no new clients in, and do not probe it."),
+        "/api/v1/queue": {
+            "get": _operation(
+                "queue",
+                f"The virtual queue as a whole, and the {MOST_QUEUES} queues in which the most people wait.",
+                _json("How it stands.", "Queue"),
+                *_READING,
+                "404",
+            ),
+            "post": _order("order_queue", "Change the queue as a whole until somebody changes it again."),
+        },
+        "/api/v1/queue/{queue}": {
+            "get": _operation(
+                "queue_of",
+                "One queue.",
+                _json("How it stands.", "QueueLine"),
+                *_READING,
+                "404",
+                parameters=[_QUEUE],
+            ),
+            "post": _order("order_queue_of", "Change the rate of one queue.", parameters=[_QUEUE]),
+        },
         "/api/v1/reload": {
             "post": _operation(
                 "reload",

@@ -10,7 +10,8 @@ import trio
 
 from master.core.admin import Wish
 from master.node import Node
-from master.operations import Operations
+from master.operations import Operations, OrderError
+from master.waiting.orders import Order
 from master.web.controls import ControlError, LastReload, Wanted
 
 
@@ -31,6 +32,12 @@ class OperationsControls:
             return None
         until = None if admin.until == math.inf else time.time() + admin.until - now
         return Wanted(admin.wish, admin.who, admin.why, until)
+
+    def order_queue(self, queue: str, order: Order | None, *, who: str, reason: str) -> None:
+        try:
+            self._operations.order_queue(queue, order, who=who, why=reason)
+        except OrderError as exc:
+            raise ControlError(str(exc)) from exc
 
     def last_reload(self) -> LastReload | None:
         last = self._operations.last

@@ -42,6 +42,7 @@ class Web:
             lambda: node.config,
             controls,
             tokens_file=tokens_file or TokensFile(policy.tokens_file),
+            room=node.waiting,
         )
         self.feed = Feed(self.desk)
         gate = Gate(make_app(self.desk, self.feed), self.desk, log)

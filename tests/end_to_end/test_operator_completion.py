@@ -34,6 +34,7 @@ FOUND = {
     "lambdamu maint ": ["b1", "b2", r"\[::1\]:9001", r"my\ box", r"\$\(touch\ x\)"],
     "lambdamu ready --reason x [::1]:9": ["9001"],
     "lambdamu top --sort l": ["load"],
+    "lambdamu queue --mode h": ["hold"],
 }
 CommandLine = Callable[..., tuple[int, str, str]]
 

@@ -24,9 +24,13 @@ from master.core.pool import State, Wish
 from master.entrances import Entrance
 from master.keeper import Keeper
 from master.node import Node
-from master.operations import Operations
+from master.operations import MOST_ORDERS, Operations, OrderError
+from master.queue.policy import Mode
 from master.store import MemoryStore, Store
 from master.tokens import Tokens, TokensFile
+from master.waiting.orders import WHOLE, Order
+from master.web.controls import ControlError
+from master.web.operations_controls import OperationsControls
 
 LOCAL = Address("127.0.0.1", 0)
 ASK = encode([Message("Master", "Event", "DoSendServer")])
@@ -366,3 +370,43 @@ async def test_a_reload_has_one_asked_for_its_load_over_the_connection_that_is_t
         await trio.sleep(0.5)
         assert home.node.pool["b0"].state(trio.current_time()) is State.READY
         assert home.sample("probe_failures_total", backend="b0") == 0
+
+
+async def test_what_is_wanted_of_the_queue_is_done_logged_and_outlives_a_reload(tmp_path: Path) -> None:
+    head = HEAD + "[queue]\nper_minute = 60.0\n"
+    async with fleet(1) as backends, house(tmp_path / "pool.toml", *backends, head=head) as home:
+        controls, room = OperationsControls(home.node, home.operations), home.node.waiting
+        assert room is not None
+        told: list[object] = []
+        room.on_changed = lambda: told.append(dict(room.orders))
+        controls.order_queue(WHOLE, Order("ann", "a fire", 1.0, mode=Mode.HOLD), who="ann", reason="a fire")
+        assert (room.policy.mode, room.policy.per_minute) == (Mode.HOLD, 60.0)
+        home.write(*backends, head=head.replace("60.0", "90.0"))
+        assert not (await home.operations.reload("test")).faults
+        assert (room.policy.mode, room.policy.per_minute) == (Mode.HOLD, 90.0)
+        controls.order_queue(WHOLE, None, who="bob", reason="it is out")
+        assert (room.policy.mode, room.orders) == (Mode.AUTO, {})
+        assert len(told) == 2
+        wanted = [(each["queue"], each["wanted"], each["who"], each["why"]) for each in home.events("queue_order")]
+        assert wanted == [("", "mode hold", "ann", "a fire"), ("", "as configured", "bob", "it is out")]
+
+
+async def test_of_a_queue_that_is_not_there_nothing_can_be_wanted(tmp_path: Path) -> None:
+    async with fleet(1) as backends, house(tmp_path / "pool.toml", *backends) as home:
+        controls = OperationsControls(home.node, home.operations)
+        with pytest.raises(ControlError, match=r"its configuration has no \[queue\]"):
+            controls.order_queue(WHOLE, Order("ann", "x", 1.0, mode=Mode.HOLD), who="ann", reason="x")
+
+
+async def test_something_can_be_wanted_of_so_many_queues_and_no_more(tmp_path: Path) -> None:
+    async with fleet(1) as backends, house(tmp_path / "pool.toml", *backends, head=HEAD + "[queue]\n") as home:
+        order = Order("ann", "x", 1.0, per_minute=5.0)
+        for number in range(MOST_ORDERS):
+            home.operations.order_queue(f"q{number}", order, who="ann", why="x")
+        with pytest.raises(OrderError, match="reset some of them first"):
+            home.operations.order_queue("more", order, who="ann", why="x")
+        assert home.node.waiting is not None
+        assert "more" not in home.node.waiting.orders
+        home.operations.order_queue("q0", order, who="ann", why="again")
+        home.operations.order_queue("q0", None, who="ann", why="x")
+        home.operations.order_queue("more", order, who="ann", why="x")

@@ -2,6 +2,7 @@
 import * as charts from "./charts.js";
 import { at, count, make, moment, put, span } from "./parts.js";
 import "./questions.js";
+import * as queue from "./queue.js";
 import * as table from "./table.js";
 
 const SHOWN_EVENTS = 50;
@@ -81,12 +82,14 @@ const hear = {
     judge(pool);
     facts(pool);
     showReload(pool.reload);
+    if (!pool.queue) queue.hide();
     if (!complete) return;
     charts.take(pool);
     // What no turn has told of for long, and what is gone after a change of the configuration, is asked for anew.
     if (table.size() !== pool.count) connect();
     drawSoon();
   },
+  queue: queue.show,
   backends(rows) {
     table.take(rows);
     drawSoon();

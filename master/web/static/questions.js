@@ -9,7 +9,7 @@ let asking = null;
 let searches = 0;
 
 // Return what the API answers; throw an Error with one line.
-async function call(path, options = {}) {
+export async function call(path, options = {}) {
   let answer;
   try {
     answer = await fetch("api/v1/" + path, { ...options, signal: AbortSignal.timeout(TIMEOUT_MS) });

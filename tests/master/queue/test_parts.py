@@ -99,6 +99,16 @@ def test_ahead_is_how_many_are_called_before(resume: int, vip: int, plain: int, 
     assert line.next() is None
 
 
+@given(st.lists(st.sampled_from(Lane), max_size=40), st.sampled_from([0.0, 0.3, 1.0]))
+def test_who_would_join_the_plain_lane_has_as_many_before_it_as_who_does(lanes: list[Lane], vip_share: float) -> None:
+    line = Line("default", TemplatePolicy(vip_share=vip_share), 0.0)
+    for order, lane in enumerate(lanes):
+        line.add(ticket(order, lane))
+    before, newcomer = line.ahead_of_newcomer, ticket(len(lanes))
+    line.add(newcomer)
+    assert line.ahead(newcomer) == before
+
+
 @given(st.integers(0, 2**32), st.sampled_from([30.0, 60.0, 600.0, 60000.0]), st.integers(1, 50))
 def test_a_gate_keeps_its_rate_and_banks_nothing_while_nobody_waits(seed: int, per_minute: float, burst: int) -> None:
     rng, gate, now, taken = random.Random(seed), Gate(0.0, per_minute, burst), 0.0, list[float]()

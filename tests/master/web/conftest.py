@@ -15,8 +15,11 @@ import trio
 
 from lambdamu.address import Address
 from master.config import BackendConfig, ChoiceConfig, Config, HttpPolicy
+from master.config_queue import QueueConfig
 from master.core.admin import Wish
 from master.node import Node
+from master.queue.numbers import NumberBlock
+from master.waiting.orders import Order
 from master.web.controls import ControlError, LastReload, Wanted
 from master.web.run import Web
 from master.web.server import DEADLINES, Deadlines, open_http_listeners
@@ -41,6 +44,11 @@ class FakeControls:
 
     def wish(self, name: str) -> Wanted | None:
         return self.wishes.get(name)
+
+    def order_queue(self, queue: str, order: Order | None, *, who: str, reason: str) -> None:
+        if self.refuses:
+            raise ControlError(self.refuses)
+        self.asked.append((queue, order, who, reason))
 
     def last_reload(self) -> LastReload | None:
         return self.reloaded
@@ -76,15 +84,18 @@ async def _site(
     first_round_s: float = 0.0,
     panic_threshold: float = 0.0,
     capacity: int | None = None,
+    queue: QueueConfig | None = None,
     **policy: Any,
 ) -> AsyncIterator[Site]:
     members = tuple(BackendConfig(name, f"h{i}", 9001, capacity=capacity) for i, name in enumerate(names))
     http = HttpPolicy(listen=LOCAL, **policy)
     choice = ChoiceConfig(first_round_s=first_round_s, panic_threshold=panic_threshold)
-    config = Config(backends=members, choice=choice, http=http)
+    config = Config(backends=members, choice=choice, http=http, queue=queue)
     capture = structlog.testing.LogCapture()
     log = structlog.wrap_logger(None, processors=[capture])
     node = Node(config, rng=random.Random(1), log=log)
+    if node.waiting is not None:
+        node.waiting.queues.numbers.add(NumberBlock(1, 1 << 40))
     web = Web(node, http, log, controls, deadlines)
     async with trio.open_nursery() as nursery:
         [address] = await nursery.start(web.run, open_http_listeners(LOCAL, deadlines))

@@ -12,7 +12,7 @@ from master.core.admin import Wish
 from master.web.api import make_app
 from master.web.openapi import DOCUMENT
 
-PAGE = {"/", "/page.css", "/page.js", "/parts.js", "/table.js", "/charts.js", "/questions.js"}
+PAGE = {"/", "/page.css", "/page.js", "/parts.js", "/table.js", "/charts.js", "/questions.js", "/queue.js"}
 
 
 async def test_each_route_is_in_the_document_and_no_other(site: Any) -> None:
@@ -20,7 +20,7 @@ async def test_each_route_is_in_the_document_and_no_other(site: Any) -> None:
         routes = set()
         for route in make_app(here.web.desk, here.web.feed).routes:
             assert isinstance(route, Route)
-            path = route.path.replace("{name:path}", "{name}")
+            path = route.path.replace(":path}", "}")
             paths = [path.replace("{state}", state) for state in Wish] if "{state}" in path else [path]
             routes |= {(each, method) for each in paths for method in route.methods or () if method != "HEAD"}
     documented = {(path, method.upper()) for path, item in DOCUMENT["paths"].items() for method in item}
