@@ -140,15 +140,7 @@ def test_promises_and_the_drain_are_what_the_estimates_know() -> None:
     house = House(4, target_load=1.0)
     fill(house, "a", "b", "c", "d")
     assert ("drain_per_second",) not in show(house)
-    waiting = [f"w{i}" for i in range(60)]
-    for _ in range(60):
-        house.users["b0"] = 3
-        house.tick(1.0)
-        answers = {name: house.ask(name)["Result"] for name in waiting}
-        waiting = [name for name in waiting if answers[name] == "Wait"]
-        house.users["b0"] = 4
-        if len(waiting) < 50:
-            break
+    waiting = house.rush()
     shown, score = show(house), house.room.estimates.score
     assert shown["promises_total", "kept"] == score.kept > 0
     assert shown["promises_total", "broken"] == score.broken
