@@ -95,8 +95,12 @@ class Conversations(Port):
         if data == self._frequent and connection.decoder is None and connection.ending is None:
             # Most of all asks end here: what `_answer_frequent` does, in one piece.
             now = connection.active_at = self._now
-            self._moved(connection.fd)
-            self._answered.append((connection, self._frequently(now, connection.family, connection.address)))
+            answer = self._frequently(now, connection.family, connection.address)
+            if answer is None:
+                self._read_anew(connection, data)
+            else:
+                self._moved(connection.fd)
+                self._answered.append((connection, answer))
         else:
             self._take(connection, data)
 
@@ -115,14 +119,24 @@ class Conversations(Port):
         """Answer a question that is known by its bytes, or a row of them; a value ends where its bytes do."""
         question, quick, now = self._frequent, self._frequently, self._now
         self._all.touch(connection, now)
-        answers, at = [], 0
+        answers: list[bytes] = []
+        at, answer = 0, None
         while data.startswith(question, at):
-            answers.append(quick(now, connection.family, connection.address))
+            answer = quick(now, connection.family, connection.address)
+            if answer is None:
+                break
+            answers.append(answer)
             at += len(question)
         self._replied += len(answers)
-        self._send(connection, b"".join(answers))
+        if answers:
+            self._send(connection, b"".join(answers))
         if at < len(data) and connection.fd >= 0:
-            self._feed(connection, data[at:])
+            (self._feed if answer is not None else self._read_anew)(connection, data[at:])
+
+    def _read_anew(self, connection: Connection, data: bytes) -> None:
+        """Read a question that is known, and cannot be answered as usual now."""
+        connection.decoder = self.wire.reader(self.limits)
+        self._feed(connection, data)
 
     def _feed(self, connection: Connection, data: bytes) -> None:
         """Take in bytes; answer what is whole, unless something before it waits still."""

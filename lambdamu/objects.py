@@ -96,9 +96,9 @@ class Farewell(list[Message]):
 
 Reply = Sequence[Message] | Later
 Action = Callable[[Message, float, Peer], Reply]
-Quick = Callable[[float, Literal[4, 6], tuple[str, int]], bytes]
+Quick = Callable[[float, Literal[4, 6], tuple[str, int]], bytes | None]
 """What answers a frequent question: the moment, the family of the client and its address as the system gave it in; the
-bytes of a batch out."""
+bytes of a batch out, or None where it has to go through `handle` this time."""
 NOTHING: Final[Sequence[Message]] = ()
 
 

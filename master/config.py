@@ -1,8 +1,9 @@
 """What the operator decides, as frozen values named like the keys of the configuration file.
 
 Every default, unit and bound of the project stands here and nowhere else, except the defaults of `PortLimits`, which
-belong to the port, and of `ChoicePolicy`, which belong to the pool. `master.config_file` reads a file into these
-classes and applies the bounds; `master.config_notes` says in words what a configuration means. It is one long table.
+belong to the port, of `ChoicePolicy`, which belong to the pool, and of the queue, in `master.queue.policy` and
+`master.config_queue`. `master.config_file` reads a file into these classes and applies the bounds;
+`master.config_notes` says in words what a configuration means. It is one long table.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from lambdamu.networks import Network
 from lambdamu.tcp_server import PortLimits
 from master.config_queue import QueueConfig
 from master.core.choice import ChoicePolicy
+from master.queue.policy import TemplatePolicy
 from master.webhook_url import WebhookURL
 
 if TYPE_CHECKING:
@@ -275,10 +277,20 @@ TABLES: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "access": AccessPolicy,
         "tls": TlsConfig,
         "gateway": GatewayConfig,
+        "queue": QueueConfig,
+        "queue.template": TemplatePolicy,
         "backend": BackendConfig,
     }
 )
-"""The tables of the file, by name; `backend` is an array of tables."""
+"""The tables of the file, by name."""
+ARRAYS: Final = frozenset({"backend", "queue.template"})
+"""Those that are arrays of tables."""
+KEYS: Final[Mapping[type[Any], Mapping[str, attrs.Attribute[Any]]]] = MappingProxyType(
+    {cls: {key: each for key, each in attrs.fields_dict(cls).items() if key != "templates"} for cls in TABLES.values()}
+)
+"""The keys of each table by name: its fields, but for the array of tables that is within."""
+SWITCHES: Final = frozenset({"queue"})
+"""Those that switch something on by being there, also without a key."""
 SECRETS: Final = frozenset({("probe", "user_mail"), ("alerts", "webhook")})
 """Tables and keys whose values are shown to nobody."""
 
@@ -303,6 +315,8 @@ _MONTH: Final = 30 * 86400.0
 _SOON: Final = Bounds(0, 3600)
 _DEADLINE: Final = Bounds(0.01, 3600)
 _LONG: Final = Bounds(0.01, _MONTH)
+_PER_MINUTE: Final = Bounds(0.001, 6_000_000, zero=True)
+_PLACES: Final = Bounds(1, 10_000_000)
 
 MOST_MAIL_BYTES: Final = 256
 
@@ -378,6 +392,36 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "handshakes": Bounds(1, 100_000),
         },
         GatewayConfig: {"listen": Bounds(0, MAX_PORT), "connections": Bounds(1, 1_000_000)},
+        QueueConfig: {
+            "text": Bounds(0, 1024),
+            "per_minute": _PER_MINUTE,
+            "burst": Bounds(1, 1_000_000),
+            "target_load": Bounds(0.01, 1),
+            "claim_s": _DEADLINE,
+            "claimed_s": _DEADLINE,
+            "lease_s": _DEADLINE,
+            "away_lease_s": Bounds(0.01, 86400),
+            "return_s": Bounds(0, 86400),
+            "hold_plain_s": _DEADLINE,
+            "max_calls": Bounds(1, 1_000_000),
+            "max_queues": Bounds(1, 100_000),
+            "max_tickets": _PLACES,
+            "max_tickets_per_network": _PLACES,
+            # With fewer, and all of them taken, nobody would poll within a second.
+            "max_polls_per_s": Bounds(1, 1_000_000),
+            "commit_s": Bounds(0.01, 60),
+            "keys_file": Bounds(0, 4096),
+            # The end of a Turn is a whole second.
+            "turn_s": Bounds(1, 3600),
+            "max_held": Bounds(0, 1_000_000),
+        },
+        TemplatePolicy: {
+            "pattern": Bounds(1, 128),
+            "per_minute": _PER_MINUTE,
+            "share": Bounds(0.001, 1000),
+            "max_waiting": _PLACES,
+            "vip_share": Bounds(0, 1),
+        },
         BackendConfig: {
             "name": Bounds(1, 128),
             "port": Bounds(1, MAX_PORT),
@@ -420,6 +464,7 @@ ORDERS: Final[Mapping[type[Any], Sequence[Order]]] = MappingProxyType(
             Order(("interval_s",), "renew_s"),
         ),
         BreakerConfig: (Order(("open_s",), "max_open_s"),),
+        QueueConfig: (Order(("turn_s",), "claimed_s"), Order(("lease_s",), "away_lease_s")),
     }
 )
 

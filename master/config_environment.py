@@ -15,7 +15,7 @@ from typing import Any, Final, Union, get_args, get_origin
 
 import attrs
 
-from master.config import TABLES
+from master.config import ARRAYS, KEYS, TABLES
 from master.config_values import TYPES
 
 Environment = Mapping[str, str]
@@ -23,11 +23,12 @@ Environment = Mapping[str, str]
 
 _PREFIX: Final = "LAMBDAMU_"
 _BETWEEN: Final = "__"
-_BACKEND: Final = "backend"
+_PATHS: Final = {tuple(table.upper().split(".")): table for table in TABLES}
+"""The tables by what stands for them in a variable."""
 _NUMBER: Final = re.compile("0|[1-9][0-9]{0,6}")
 _ARRAY: Final = re.compile(r"""\s*\[\s*["'\]]""")
 """How an array begins; an IPv6 address in brackets begins otherwise."""
-_ENTRY: Final = re.compile(r"\[\[backend\]\] (?P<number>\d+)|\[(?P<table>\w+)\]")
+_ENTRY: Final = re.compile(r"\[\[(?P<array>[\w.]+)\]\] (?P<number>\d+)|\[(?P<table>\w+)\]")
 
 
 def variables(environment: Environment) -> list[str]:
@@ -59,8 +60,8 @@ def name_culprits(entry: str, keys: tuple[str, ...], environment: Environment, *
     found = _ENTRY.match(entry)
     if found is None:
         return ""
-    number, table = found["number"], found["table"]
-    before = _variable(_BACKEND, int(number) - 1, "") if number else _variable(table, None, "")
+    number = found["number"]
+    before = _variable(found["array"], int(number) - 1, "") if number else _variable(found["table"], None, "")
     given = variables(environment)
     if missing and any(name.startswith(before) for name in given):
         return ", ".join(before + key.upper() for key in keys)
@@ -71,32 +72,31 @@ def name_culprits(entry: str, keys: tuple[str, ...], environment: Environment, *
 class _Place:
     table: str
     number: int
-    """Of a backend, from 0; else -1."""
+    """In an array of tables, from 0; else -1."""
     key: str
     variable: str
 
 
 def _variable(table: str, number: int | None, key: str) -> str:
-    parts = (table, key) if number is None else (table, str(number), key)
-    return _PREFIX + _BETWEEN.join(parts).upper()
+    numbers = [] if number is None else [str(number)]
+    return _PREFIX + _BETWEEN.join([*table.split("."), *numbers, key]).upper()
 
 
 def _find_place(name: str) -> _Place:
-    parts = name.removeprefix(_PREFIX).split(_BETWEEN)
-    table, *numbers, key = parts if len(parts) > 1 and name.isupper() and name.isascii() else ("", "")
-    cls = TABLES.get(table.lower())
-    fits = not numbers if table.lower() != _BACKEND else len(numbers) == 1 and _NUMBER.fullmatch(numbers[0])
-    if cls is None or not fits or key.lower() not in attrs.fields_dict(cls):
-        raise ValueError(_explain_unknown(name, numbers))
-    return _Place(table.lower(), int(numbers[0]) if numbers else -1, key.lower(), name)
+    *path, key = name.removeprefix(_PREFIX).split(_BETWEEN)
+    number = int(path.pop()) if path and _NUMBER.fullmatch(path[-1]) else -1
+    table = _PATHS.get(tuple(path), "")
+    fits = table and (number >= 0) == (table in ARRAYS) and name.isupper() and name.isascii()
+    if not fits or key.lower() not in KEYS[TABLES[table]]:
+        raise ValueError(_explain_unknown(name, max(number, 0)))
+    return _Place(table, number, key.lower(), name)
 
 
-def _explain_unknown(name: str, numbers: list[str]) -> str:
-    number = int(numbers[0]) if numbers and _NUMBER.fullmatch(numbers[0]) else 0
+def _explain_unknown(name: str, number: int) -> str:
     known = [
-        _variable(table, number if table == _BACKEND else None, field.name).removeprefix(_PREFIX)
+        _variable(table, number if table in ARRAYS else None, key).removeprefix(_PREFIX)
         for table, cls in TABLES.items()
-        for field in attrs.fields(cls)
+        for key in KEYS[cls]
     ]
     close = difflib.get_close_matches(name.removeprefix(_PREFIX)[:128].upper(), known, 1)
     return f"is not known; did you mean {_PREFIX}{close[0]}?" if close else "is not known"
@@ -104,17 +104,24 @@ def _explain_unknown(name: str, numbers: list[str]) -> str:
 
 def _put(merged: dict[str, Any], place: _Place, value: object) -> None:
     """Lay one value over; what is no table there is left as it is, and is told as a fault of the file."""
-    if place.table == _BACKEND:
-        backends = merged[_BACKEND] = _copy(merged.get(_BACKEND, []))
-        if not isinstance(backends, list):
+    *outer, name = place.table.split(".")
+    within = merged
+    for each in outer:
+        within[each] = _copy(within.get(each, {}))
+        within = within[each]
+        if not isinstance(within, dict):
             return
-        if place.number > len(backends):
-            raise ValueError(f"there is no backend {len(backends)} before it: they are numbered from 0 without a gap")
-        if place.number == len(backends):
-            backends.append({})
-        table = backends[place.number] = _copy(backends[place.number])
+    if place.table in ARRAYS:
+        rows = within[name] = _copy(within.get(name, []))
+        if not isinstance(rows, list):
+            return
+        if place.number > len(rows):
+            raise ValueError(f"there is no {name} {len(rows)} before it: they are numbered from 0 without a gap")
+        if place.number == len(rows):
+            rows.append({})
+        table = rows[place.number] = _copy(rows[place.number])
     else:
-        table = merged[place.table] = _copy(merged.get(place.table, {}))
+        table = within[name] = _copy(within.get(name, {}))
     if isinstance(table, dict):
         table[place.key] = value
 

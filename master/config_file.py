@@ -21,9 +21,10 @@ import attrs
 
 from lambdamu.address import Address, is_loopback, places, printable, quoted
 from lambdamu.errors import LambdaMuError
-from master.config import ORDERS, TABLES, BackendConfig, Config
+from master.config import ARRAYS, KEYS, ORDERS, SWITCHES, TABLES, BackendConfig, Config
 from master.config_environment import Environment, lay_over, name_culprits
 from master.config_notes import warn
+from master.config_queue import MOST_TEMPLATES, QueueConfig
 from master.config_secrets import find_files
 from master.config_text import read_text
 from master.config_values import read_value, show
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 _NO_VARIABLES: Final[Environment] = MappingProxyType({})
 _BACKEND: Final = "backend"
+_QUEUE: Final = "queue"
+_TEMPLATE: Final = "queue.template"
+_LABELS: Final = {_BACKEND: "name", _TEMPLATE: "pattern"}
+"""By array of tables, the key by which people know one of them."""
 _TOML_FAULT: Final = re.compile(r"(?P<what>.*) \(at (?P<where>line \d+, column \d+|end of document)\)", re.DOTALL)
 
 
@@ -126,9 +131,15 @@ def parse(text: str, source: str = "configuration", environment: Environment = _
 
 
 def _build(raw: Mapping[str, Any], source: str, unfit: list[Fault]) -> Config:
-    single = {name: _Table.read(raw.get(name, {}), name, source, _heading(name)) for name in TABLES if name != _BACKEND}
-    backends, faults = _read_backends(raw.get(_BACKEND, []), source)
-    for table in (*single.values(), *backends):
+    flat, raw_templates = _take_out_templates(raw)
+    names = [name for name in TABLES if name not in ARRAYS and (name in raw or name not in SWITCHES)]
+    single = {name: _Table.read(flat.get(name, {}), name, source, _heading(name)) for name in names}
+    templates, faults = _read_array(raw_templates, _TEMPLATE, source)
+    backends, more = _read_array(raw.get(_BACKEND, []), _BACKEND, source)
+    for table in backends:
+        table.name_by_place()
+    faults += more
+    for table in (*single.values(), *templates, *backends):
         faults += table.faults
     faults += unfit
     faults += _find_open_door(single["http"])
@@ -137,11 +148,14 @@ def _build(raw: Mapping[str, Any], source: str, unfit: list[Fault]) -> Config:
     faults += _find_idle_revocation(single["access"])
     faults += _find_tls_faults(**{name: single[name] for name in ("tls", "gateway", "access")})
     faults += _find_shared_listens([single[name] for name in ("master", "tls", "gateway", "http")])
+    faults += _find_template_faults(templates)
     faults += _find_shared_places(backends)
     faults += _find_shared_names(backends)
     faults += _find_unknown_tables(raw, source)
     if faults:
         raise ConfigError(faults)
+    if templates:
+        single[_QUEUE].values["templates"] = tuple(table.build() for table in templates)
     config = Config(
         **{name: table.build() for name, table in single.items()}, backends=tuple(table.build() for table in backends)
     )
@@ -197,8 +211,9 @@ class _Table:
         return table
 
     def take(self, key: str, value: object) -> None:
-        if key not in attrs.fields_dict(self.cls):
-            self.blame(key or '""', _explain_unknown(key, attrs.fields_dict(self.cls)))
+        if key not in KEYS[self.cls]:
+            known = [*KEYS[self.cls], *(["template"] if self.cls is QueueConfig else [])]
+            self.blame(key or '""', _explain_unknown(key, known))
             return
         try:
             self.values[key] = read_value(self.cls, key, value)
@@ -207,13 +222,18 @@ class _Table:
 
     def fill(self) -> None:
         """Give the keys that were not given their defaults; blame those that have none."""
-        for field in attrs.fields(self.cls):
+        for field in KEYS[self.cls].values():
             if field.name in self.given or (self.cls, field.name) == (BackendConfig, "name"):
                 continue
             if field.default is attrs.NOTHING:
                 self.blame(field.name, "is missing")
             else:
                 self.values[field.name] = field.default
+
+    def name_by_place(self) -> None:
+        """Name a backend that was given no name."""
+        if "name" not in self.given and self.values.keys() >= {"host", "port"}:
+            self.take("name", str(Address(self.values["host"], self.values["port"])))
 
     def blame(self, key: str, text: str, keys: tuple[str, ...] = ()) -> None:
         self.faults.append(Fault(self.file, self.entry, key, text, keys))
@@ -222,20 +242,24 @@ class _Table:
         return self.cls(**self.values)
 
 
-def _read_backends(raw: object, file: str) -> tuple[list[_Table], list[Fault]]:
+def _take_out_templates(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], object]:
+    """Return the file without the array of tables that is in a table, and that."""
+    queue = raw.get(_QUEUE)
+    if not isinstance(queue, dict):
+        return raw, []
+    return {**raw, _QUEUE: {key: queue[key] for key in queue if key != "template"}}, queue.get("template", [])
+
+
+def _read_array(raw: object, name: str, file: str) -> tuple[list[_Table], list[Fault]]:
     if not isinstance(raw, list):
-        text = f"must be an array of tables, each under [[backend]] in two brackets, not {show(raw)}"
-        return [], [Fault(file, _heading(_BACKEND), "", text)]
-    return [_read_backend(item, number, file) for number, item in enumerate(raw, 1)], []
+        text = f"must be an array of tables, each under {_heading(name)} in two brackets, not {show(raw)}"
+        return [], [Fault(file, _heading(name), "", text)]
+    return [_Table.read(item, name, file, _entry(item, name, number)) for number, item in enumerate(raw, 1)], []
 
 
-def _read_backend(raw: object, number: int, file: str) -> _Table:
-    name = raw.get("name") if isinstance(raw, dict) else None
-    label = f" {quoted(name)}" if isinstance(name, str) else ""
-    table = _Table.read(raw, _BACKEND, file, f"{_heading(_BACKEND)} {number}{label}")
-    if "name" not in table.given and table.values.keys() >= {"host", "port"}:
-        table.take("name", str(Address(table.values["host"], table.values["port"])))
-    return table
+def _entry(raw: object, name: str, number: int) -> str:
+    label = raw.get(_LABELS[name]) if isinstance(raw, dict) else None
+    return f"{_heading(name)} {number}" + (f" {quoted(label)}" if isinstance(label, str) else "")
 
 
 def _find_open_door(http: _Table) -> Iterator[Fault]:
@@ -301,6 +325,18 @@ def _find_shared_listens(tables: Iterable[_Table]) -> Iterator[Fault]:
         first.update((place, table) for place in here if place not in first)
 
 
+def _find_template_faults(templates: list[_Table]) -> Iterator[Fault]:
+    first: dict[str, _Table] = {}
+    for table in templates:
+        pattern = table.values.get("pattern")
+        if pattern is not None and first.setdefault(pattern, table) is not table:
+            text = f"{quoted(pattern)} is the pattern of {first[pattern].entry} already"
+            yield Fault(table.file, table.entry, "pattern", text)
+    if len(templates) > MOST_TEMPLATES:
+        text = f"there are {len(templates)}, and at most {MOST_TEMPLATES} are taken"
+        yield Fault(templates[0].file, _heading(_TEMPLATE), "", text)
+
+
 def _find_shared_places(backends: Iterable[_Table]) -> Iterator[Fault]:
     first: dict[tuple[str, int], _Table] = {}
     for table in backends:
@@ -327,17 +363,17 @@ def _find_shared_names(backends: Iterable[_Table]) -> Iterator[Fault]:
 
 def _find_unknown_tables(raw: Mapping[str, object], file: str) -> Iterator[Fault]:
     for name, value in raw.items():
-        if name not in TABLES:
+        if name not in TABLES or "." in name:
             entry, key = (f"[{name}]", "") if isinstance(value, (dict, list)) else ("", name or '""')
             yield Fault(file, entry, key, _explain_unknown(name, TABLES))
 
 
 def _heading(name: str) -> str:
-    return "[[backend]]" if name == _BACKEND else f"[{name}]"
+    return f"[[{name}]]" if name in ARRAYS else f"[{name}]"
 
 
 def _explain_unknown(name: str, known: Iterable[str]) -> str:
-    homes = [_heading(table) for table, cls in TABLES.items() if name in attrs.fields_dict(cls)]
+    homes = [_heading(table) for table, cls in TABLES.items() if name in KEYS[cls]]
     close = difflib.get_close_matches(name[:64].lower(), known, 1)
     if close:
         return f"is not known; did you mean {close[0]}?"

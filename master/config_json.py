@@ -12,21 +12,27 @@ from typing import Any, Final, get_args, get_type_hints
 
 import attrs
 
-from master.config import SECRETS, TABLES, Config
+from master.config import ARRAYS, KEYS, SECRETS, SWITCHES, TABLES, Config
+from master.config_queue import QueueConfig
 from master.config_values import read_value
+from master.queue.ticket import Lane
 
 UNKNOWN: Final = ""
 """What stands in a configuration for a secret that was not told; no file can say that."""
 _BACKEND: Final = "backend"
+_TEMPLATE: Final = "template"
 _WRITTEN: Final = "as_written"
 _HIDDEN: Final = "hidden"
 _KINDS: Final = {bool: "boolean", int: "integer", float: "number"}
-_SINGLE: Final = {name: cls for name, cls in TABLES.items() if name != _BACKEND}
+_SINGLE: Final = {name: cls for name, cls in TABLES.items() if name not in ARRAYS}
 
 
 def tables_of(config: Config) -> dict[str, Any]:
-    """Return all tables but the backends, and what stands in the file where another value is at work."""
-    tables: dict[str, Any] = {name: values_of(getattr(config, name)) for name in _SINGLE}
+    """Return all tables but the backends, and what stands in the file where another value is at work.
+
+    A table that is not there, and whose absence means something, is None.
+    """
+    tables: dict[str, Any] = {name: _values_of(getattr(config, name)) for name in _SINGLE}
     hidden = [each for each in sorted(SECRETS) if getattr(getattr(config, each[0]), each[1]) != default_of(*each)]
     for name, key in hidden:
         tables[name][key] = None
@@ -37,8 +43,15 @@ def tables_of(config: Config) -> dict[str, Any]:
 
 
 def values_of(table: attrs.AttrsInstance) -> dict[str, Any]:
-    """Return the values of one table, by key, as JSON has them."""
-    return {field.name: _plain(getattr(table, field.name)) for field in attrs.fields(type(table))}
+    """Return the values of one table, by key, as JSON has them, and the array of tables that is within."""
+    values = {key: _plain(getattr(table, key)) for key in KEYS[type(table)]}
+    if isinstance(table, QueueConfig):
+        values[_TEMPLATE] = [values_of(template) for template in table.templates]
+    return values
+
+
+def _values_of(table: attrs.AttrsInstance | None) -> dict[str, Any] | None:
+    return None if table is None else values_of(table)
 
 
 def default_of(table: str, key: str) -> Any:
@@ -48,9 +61,13 @@ def default_of(table: str, key: str) -> Any:
 
 def schema_of(table: str) -> dict[str, Any]:
     """Return the JSON Schema of a table."""
-    hints = get_type_hints(TABLES[table])
-    keys = {key: _schema(hint, nullable=(table, key) in SECRETS) for key, hint in hints.items()}
-    return {"type": "object", "properties": keys, "required": list(keys), "additionalProperties": False}
+    cls = TABLES[table]
+    hints = get_type_hints(cls)
+    keys = {key: _schema(hints[key], nullable=(table, key) in SECRETS) for key in KEYS[cls]}
+    if cls is QueueConfig:
+        keys[_TEMPLATE] = {"type": "array", "items": schema_of(f"{table}.{_TEMPLATE}")}
+    schema = {"type": "object", "properties": keys, "required": list(keys), "additionalProperties": False}
+    return {"anyOf": [schema, {"type": "null"}]} if table in SWITCHES else schema
 
 
 def read_config(got: Mapping[str, Any]) -> Config:
@@ -62,7 +79,7 @@ def read_config(got: Mapping[str, Any]) -> Config:
         raise ValueError("has other tables than this version")
     hidden = frozenset(got[_HIDDEN])
     config = Config(
-        **{name: _read(name, got[name], hidden) for name in _SINGLE},
+        **{name: _read(name, got[name], hidden) for name in _SINGLE if not (name in SWITCHES and got[name] is None)},
         backends=tuple(_read(_BACKEND, row, hidden) for row in got[_BACKEND]),
     )
     written = {(name, key): value for name, table in got[_WRITTEN].items() for key, value in table.items()}
@@ -70,10 +87,14 @@ def read_config(got: Mapping[str, Any]) -> Config:
 
 
 def _read(name: str, row: Mapping[str, Any], hidden: frozenset[str]) -> Any:
-    cls = TABLES[name]
-    if row.keys() != attrs.fields_dict(cls).keys():
+    cls, within = TABLES[name], {}
+    if cls is QueueConfig:
+        within["templates"] = tuple(_read(f"{name}.{_TEMPLATE}", each, hidden) for each in row[_TEMPLATE])
+        row = {key: value for key, value in row.items() if key != _TEMPLATE}
+    if row.keys() != KEYS[cls].keys():
         raise ValueError(f"{name} has other keys than this version")
-    return cls(**{key: UNKNOWN if f"{name}.{key}" in hidden else _value(cls, key, value) for key, value in row.items()})
+    values = {key: UNKNOWN if f"{name}.{key}" in hidden else _value(cls, key, value) for key, value in row.items()}
+    return cls(**values, **within)
 
 
 def _value(cls: type[Any], key: str, value: Any) -> Any:
@@ -93,6 +114,8 @@ def _plain(value: Any) -> Any:
     match value:
         case tuple():
             return [_plain(each) for each in value]
+        case Lane():
+            return value.name.lower()
         case None | bool() | int() | float():
             return value
         case _:  # a text, a word of several, an address or a network

@@ -5,14 +5,40 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from lambdamu.address import Address, family, places, quoted
 from master.config import AlertsPolicy, BackendConfig, ChoiceConfig, Config, HttpPolicy, Mode, ProbePolicy, figure
+from master.config_queue import Control, QueueConfig
 from master.core.choice import Panic
+from master.queue import policy as queue_policy
+from master.queue.lines import DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from master.queue.policy import TemplatePolicy
+
+_MODES: Final[Mapping[queue_policy.Mode, str]] = MappingProxyType(
+    {
+        queue_policy.Mode.AUTO: "people wait while there is no room",
+        queue_policy.Mode.QUEUE_ALL: "everybody takes a place first",
+        queue_policy.Mode.PASS: "all are let through, and who would have waited is counted",
+        queue_policy.Mode.HOLD: "nobody enters, and everybody keeps the place",
+        queue_policy.Mode.CLOSED: "nobody enters, and newcomers get no place",
+    }
+)
+_CONTROLS: Final[Mapping[Control, str]] = MappingProxyType(
+    {
+        Control.ON: "steered by the load",
+        Control.SHADOW: "what the load asks for is shown and binds nobody",
+        Control.OFF: "not steered by the load",
+    }
+)
+_MOST_SHOWN: Final = 10
+"""Templates; a file may have hundreds."""
 
 
 def describe(config: Config) -> list[str]:
@@ -26,15 +52,18 @@ def describe(config: Config) -> list[str]:
         *_describe_pool(config.backends),
         *_describe_choice(config.choice),
         *_describe_probe(config.probe),
+        *_describe_queue(config.queue),
     ]
 
 
 def warn(config: Config) -> Iterator[str]:
     """Yield one line for each thing that is allowed and yet looks like a mistake."""
-    yield from _warn_of_pool(config.backends)
+    yield from _warn_of_pool(config)
     yield from _warn_of_times(config)
     yield from _warn_of_choice(config)
     yield from _warn_of_addresses(config)
+    if config.queue is not None:
+        yield from _warn_of_queue(config, config.queue)
 
 
 def _describe_other_ports(config: Config) -> Iterator[str]:
@@ -114,11 +143,71 @@ def _describe_probe(probe: ProbePolicy) -> Iterator[str]:
         yield f"a death is noticed {silence}"
 
 
-def _warn_of_pool(backends: Sequence[BackendConfig]) -> Iterator[str]:
-    if not backends:
-        yield "there is no [[backend]]: every client will be told NoServer"
-    elif not any(map(_takes, backends)):
-        yield "every [[backend]] has weight 0 or capacity 0: every client will be told NoServer"
+def _describe_queue(queue: QueueConfig | None) -> Iterator[str]:
+    if queue is None:
+        return
+    yield f"queue: mode {queue.mode.value}, {_MODES[queue.mode]}"
+    spare = ", with room for the loss of the largest backend" * queue.n_minus_1
+    yield (
+        f"queue: up to {figure(100 * queue.target_load)} % of the capacity{spare}, {_rate(queue.per_minute)}"
+        f"{'' if queue.per_minute is None else f', {queue.burst} at once'}, {_count(queue.max_calls, 'open call')}"
+    )
+    yield f"queue: {_CONTROLS[queue.control]}"
+    yield (
+        f"queue: {_count(queue.max_tickets, 'place')} in {_count(queue.max_queues, 'queue')}, "
+        f"{queue.max_tickets_per_network} for one network; {_count(queue.max_held, 'plain client')} held"
+    )
+    yield f"turns: hold for {figure(queue.turn_s)} s" if queue.keys_file else "turns: none"
+    for template in queue.templates[:_MOST_SHOWN]:
+        yield f"queues {quoted(template.pattern)}: {', '.join(_describe_template(template))}"
+    if len(queue.templates) > _MOST_SHOWN:
+        yield f"queues: {_count(len(queue.templates) - _MOST_SHOWN, 'more template')}"
+
+
+def _describe_template(template: TemplatePolicy) -> Iterator[str]:
+    yield f"share {figure(template.share)}"
+    yield _rate(template.per_minute)
+    yield f"at most {template.max_waiting} wait"
+    yield f"lanes {' '.join(lane.name.lower() for lane in sorted(template.lanes))}"
+
+
+def _rate(per_minute: float | None) -> str:
+    return "no limit a minute" if per_minute is None else f"{figure(per_minute)} a minute"
+
+
+def _warn_of_queue(config: Config, queue: QueueConfig) -> Iterator[str]:
+    endless = [backend.name for backend in config.backends if _takes(backend) and backend.capacity is None]
+    if endless:
+        yield f"without capacity of {_names(endless)} there is always room: no free place is waited for in [queue]"
+    if not config.state.file:
+        yield "[queue] without [state] file: a restart forgets all places but those of clients that show their Ticket"
+    if not queue.keys_file:
+        yield "[queue] has no keys_file: no client gets a Turn"
+    if queue.per_minute == 0:
+        yield "[queue] per_minute is 0: nobody is let in"
+    if not any(fnmatchcase(DEFAULT, template.pattern) for template in queue.templates):
+        yield f"no [[queue.template]] fits {quoted(DEFAULT)}: clients that name no Queue are denied"
+    for number, template in enumerate(queue.templates):
+        entry = f"[[queue.template]] {quoted(template.pattern)}"
+        if template.per_minute == 0:
+            yield f"{entry} per_minute is 0: nobody is let in from its queues"
+        before = next((each.pattern for each in queue.templates[:number] if _fits_all_of(each, template)), None)
+        if before is not None:
+            yield f"{entry} stands behind {quoted(before)}, which fits all that it fits: no queue is opened from it"
+
+
+def _fits_all_of(one: TemplatePolicy, other: TemplatePolicy) -> bool:
+    """Return whether one fits whatever the other fits, as far as that is plain to see."""
+    plain = not {*"*?["} & {*other.pattern}
+    return one.pattern == "*" or (plain and fnmatchcase(other.pattern, one.pattern))
+
+
+def _warn_of_pool(config: Config) -> Iterator[str]:
+    outcome = "every client will be told NoServer" if config.queue is None else "nobody is let in"
+    if not config.backends:
+        yield f"there is no [[backend]]: {outcome}"
+    elif not any(map(_takes, config.backends)):
+        yield f"every [[backend]] has weight 0 or capacity 0: {outcome}"
 
 
 def _warn_of_times(config: Config) -> Iterator[str]:

@@ -17,7 +17,9 @@ from master.config import MOST_MAIL_BYTES, AccessPolicy, Config, ProbePolicy, Tl
 
 if TYPE_CHECKING:
     from lambdamu.client_tls import Trust
+    from lambdamu.keys import Keys
     from lambdamu.tls import TlsDoor
+    from master.config_queue import QueueConfig
 
 TLS_FILES: Final = ("certificate", "key", "client_ca")
 
@@ -58,6 +60,9 @@ def find_files(config: Config, folder: str) -> tuple[Config, list[FileFault]]:
         warnings += _look_at_tls(tls)
     except LambdaMuError as exc:
         faults.append(FileFault("[tls]", getattr(exc, "which", "key"), str(exc)))
+    queue, queue_warnings, queue_faults = _find_signing_keys(config.queue, folder)
+    warnings += queue_warnings
+    faults += queue_faults
     probe = attrs.evolve(probe, ca_file=_path(folder, probe.ca_file))
     trust = None
     if probe.tls:
@@ -72,6 +77,7 @@ def find_files(config: Config, folder: str) -> tuple[Config, list[FileFault]]:
         tls=tls,
         access=attrs.evolve(access, **paths),  # type: ignore[arg-type]
         probe=probe,
+        queue=queue,
         trust=trust,
         warnings=tuple(warnings),
     )
@@ -124,3 +130,25 @@ def read_mail(path: str) -> tuple[str, list[str]]:
     if not 0 < len(lines[0].encode()) <= MOST_MAIL_BYTES:
         raise LineFileError(f"{path}: the line must be from 1 to {MOST_MAIL_BYTES} bytes long")
     return lines[0], list(warn_of_open(file))
+
+
+def _find_signing_keys(queue: QueueConfig | None, folder: str) -> tuple[QueueConfig | None, list[str], list[FileFault]]:
+    if queue is None or not queue.keys_file:
+        return queue, [], []
+    path = _path(folder, queue.keys_file)
+    try:
+        _, warnings = read_signing_keys(path)
+    except LineFileError as exc:
+        return queue, [], [FileFault("[queue]", "keys_file", str(exc))]
+    return attrs.evolve(queue, keys_file=path), warnings, []
+
+
+def read_signing_keys(path: str) -> tuple[Keys, list[str]]:
+    """Return the keys of a file, and warnings. Raise LineFileError when none of them is a private one."""
+    from lambdamu.keys import parse_keys  # noqa: PLC0415 - takes 60 ms to import, and few need it
+
+    file = read_line_file(path)
+    keys = parse_keys(file)
+    if keys.signer is None:
+        raise LineFileError(f"{path} holds public keys alone, and a private one has to sign")
+    return keys, list(warn_of_open(file))

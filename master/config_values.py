@@ -18,10 +18,13 @@ import cattrs
 from lambdamu.address import Address, parse_host, quoted
 from lambdamu.networks import Network
 from master.config import BOUNDS, TABLES, BackendConfig, Bounds, GatewayConfig, HttpPolicy
+from master.config_queue import LANES, QueueConfig, pattern_fault
+from master.queue.policy import TemplatePolicy
+from master.queue.ticket import Lane
 from master.webhook_url import WebhookURL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 # What joins emoji into one, and what spells the flags of regions: Python counts neither as printable.
 _EMOJI_JOINTS: Final = re.compile("[\u200d\U000e0020-\U000e007f]")
@@ -107,10 +110,23 @@ def _structure_bool(value: object, _: Any) -> bool:
 
 
 def _structure_word(value: object, kind: type[StrEnum]) -> StrEnum:
-    words = [quoted(word.value) for word in kind]
     if not isinstance(value, str) or value not in list(kind):
-        raise _wrong(" or ".join([", ".join(words[:-1]), words[-1]]), value)
+        raise _wrong(_one_of(word.value for word in kind), value)
     return kind(value)
+
+
+def _one_of(words: Iterable[str]) -> str:
+    *others, last = map(quoted, words)
+    return f"{', '.join(others)} or {last}"
+
+
+def _structure_lanes(value: object, _: Any) -> tuple[Lane, ...]:
+    if not isinstance(value, list):
+        raise _wrong("an array of texts", value)
+    for item in value:
+        if not isinstance(item, str) or item not in LANES:
+            raise _wrong(_one_of(LANES), item)
+    return tuple(LANES[item] for item in value)
 
 
 def _structure_address(value: object, _: Any) -> Address:
@@ -175,6 +191,7 @@ def _converter() -> cattrs.Converter:
     converter.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _structure_texts)
     converter.register_structure_hook_func(lambda kind: kind == tuple[Address, ...], _structure_advertise)
     converter.register_structure_hook_func(lambda kind: kind == tuple[Network, ...], _structure_networks)
+    converter.register_structure_hook_func(lambda kind: kind == tuple[Lane, ...], _structure_lanes)
     return converter
 
 
@@ -244,10 +261,29 @@ def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
     return origins
 
 
+def _check_pattern(pattern: str) -> str:
+    fault = pattern_fault(_check_name(pattern))
+    if fault is not None:
+        raise ValueError(fault)
+    return pattern
+
+
+def _check_lanes(lanes: tuple[Lane, ...]) -> tuple[Lane, ...]:
+    if Lane.PLAIN not in lanes:
+        raise ValueError('must hold "plain", the lane of all who have a right to no other')
+    for lane in lanes:
+        if lanes.count(lane) > 1:
+            raise ValueError(f"holds {quoted(lane.name.lower())} more than once")
+    return lanes
+
+
 _CHECKS: Final[Mapping[tuple[type[Any], str], Callable[[Any], Any]]] = MappingProxyType(
     {
         (HttpPolicy, "hosts"): _check_hosts,
         (GatewayConfig, "origins"): _check_origins,
+        (QueueConfig, "text"): _check_name,
+        (TemplatePolicy, "pattern"): _check_pattern,
+        (TemplatePolicy, "lanes"): _check_lanes,
         (BackendConfig, "name"): _check_name,
         (BackendConfig, "zone"): _check_name,
         (BackendConfig, "host"): _check_host,

@@ -7,7 +7,6 @@ timer: logs whether a live backend exists
 
 from __future__ import annotations
 
-import math
 import random
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -21,30 +20,28 @@ from lambdamu.machine import LMList, LogicalMachine
 from lambdamu.poller import make_poller
 from lambdamu.resolver import Resolver
 from lambdamu.tcp_link import TCPLink
-from lambdamu.timer import Timer
 from master.access import Credentials, read_credentials
 from master.answer_log import AnswerLog
 from master.config import BackendConfig, Config, MasterPolicy
-from master.config_secrets import make_trust
-from master.core.pool import Admin, Spare, State
-from master.core.spare import Taker, find_spare, weigh
+from master.config_queue import QueueConfig
+from master.config_secrets import make_trust, read_signing_keys
+from master.core.pool import Admin, State
 from master.doors import make_doors
 from master.entrances import Entrance, Entrances, Sockets
 from master.event_log import EventLog
-from master.log import Throttle
 from master.metrics import Metrics
 from master.monitor import Monitor
-from master.observer import CHANGE_LOG_S, CHANGES_AT_ONCE, Logger, Observer
+from master.observer import Logger, Observer
 from master.pool_config import make_backend, make_health, make_pool
+from master.pool_watch import PoolWatch
 from master.probe import Questions
 from master.probing import Probing
 from master.queue_metrics import QueueMetrics
 from master.queue_watch import watch_queue
 from master.reload import Difference, compare
-from master.room_watch import PROBLEMS, RoomWatch, take_look
 from master.service import Master
 from master.told import AnswerPolicy
-from master.waiting.room import WaitingRoom, read_turn_keys
+from master.waiting.room import WaitingRoom
 
 if TYPE_CHECKING:
     from lambdamu.keys import Keys
@@ -52,12 +49,6 @@ if TYPE_CHECKING:
 _LONGEST_GRID_S: Final = 0.02
 _GRID_SHARE: Final = 50
 """Probes that fall into the same 50th of the interval, or 20 ms, go out together: each wake-up costs as much as one."""
-_PART: Final = 200
-_LIVE_CHECK_S: Final = 1.0
-_TOLD_AT_ONCE: Final = 50
-"""So many backends are told of without a break, which takes a few milliseconds."""
-_NOBODY_LIVES_S: Final = 60.0
-"""While no backend works, the log says so once in this time."""
 
 
 class Node(LogicalMachine):
@@ -92,6 +83,8 @@ class Node(LogicalMachine):
         self._watch_entrances()
         self.servers: LMList[Monitor, tuple[float, BackendConfig]] = LMList(self._make_monitor)
         self.observer = observer
+        first_round_s = config.probe.interval_s + config.probe.timeout_s
+        self.watch = PoolWatch(self.pool, observer, self.events, log, rng, first_round_s)
         self._trust = _trust_of(config)
         self._resolver = Resolver()
         self._poller = make_poller(min(_LONGEST_GRID_S, config.probe.interval_s / _GRID_SHARE))
@@ -123,9 +116,7 @@ class Node(LogicalMachine):
             await nursery.start(self._poller.run)
             self.servers.do_start(nursery)
             self._nursery = nursery
-            nursery.start_soon(self._log_whether_anybody_lives)
-            nursery.start_soon(self._tell_news)
-            nursery.start_soon(self._watch_room)
+            nursery.start_soon(self.watch.run)
             if self.waiting is not None:
                 nursery.start_soon(self.waiting.run)
                 nursery.start_soon(watch_queue, self.waiting, self._log, self.events, self._rng)
@@ -204,12 +195,16 @@ class Node(LogicalMachine):
             self._rng,
             networks=config.limits.networks(),
             times=_answers(config.master),
-            keys=read_turn_keys(config.queue),
+            keys=_turn_keys_of(config.queue),
         )
+
+    def count_tickets(self) -> int:
+        """Return how many places and memories of places the queue has."""
+        return len(self.waiting.queues.book) if self.waiting is not None else 0
 
     def read_turn_keys(self) -> Keys | None:
         """Return what the key file of the queue at work holds now. Raise LineFileError; nothing changes."""
-        return read_turn_keys(self.waiting.config) if self.waiting is not None else None
+        return _turn_keys_of(self.waiting.config) if self.waiting is not None else None
 
     def adopt_turn_keys(self, keys: Keys | None) -> None:
         """Sign turns and tickets by them from now on."""
@@ -269,85 +264,16 @@ class Node(LogicalMachine):
             load=backend.load,
         )
 
-    async def _log_whether_anybody_lives(self) -> None:
-        """By the tick of the timer: on a change, and now and then while nobody does."""
-        timer = Timer(_LIVE_CHECK_S, rng=self._rng, first_s=self.config.probe.interval_s + self.config.probe.timeout_s)
-        said: bool | None = None
-        changes, repeats = Throttle(CHANGE_LOG_S, CHANGES_AT_ONCE), Throttle(_NOBODY_LIVES_S)
-        while True:
-            await timer.wait()
-            now = trio.current_time()
-            self.observer.say_rest(now)
-            lives = self.pool.works(now)
-            if lives == said and (lives or repeats.let_through(now) is None):
-                continue
-            if lives != said and changes.let_through(now) is None:
-                continue  # too many changes for the log; the last one is told when there is room
-            if lives:
-                self._log.info("live_backend", message="at least one backend works")
-                self.events.add(now, "live_backend", "at least one backend works")
-            else:
-                repeats.let_through(now)
-                together = self.pool.suspects_own_network(now)
-                text = self._why_nobody(together)
-                self._log.warning("no_live_backend", message=text, own_network_suspected=together)
-                if lives != said:
-                    self.events.add(now, "no_live_backend", text)
-            said = lives
-
-    async def _tell_news(self) -> None:
-        """By the tick of a timer, in parts: what has changed in the pool, by time alone or by what clients say."""
-        timer, news = Timer(_LIVE_CHECK_S, rng=self._rng), self.pool.news
-        while True:
-            await timer.wait()
-            now = trio.current_time()
-            self.pool.works(now)  # has it take in what time has changed
-            self.observer.hear_who_is_out(now, self.pool.ejections.out(now))
-            for name, admin in news.take_ended().items():
-                self.observer.ended_by_itself(name, admin)
-            news.turn(self.observer.stale)  # one that is set aside may be fresh again without being of use
-            while turned := news.take_turned(_TOLD_AT_ONCE):
-                for name in turned:
-                    self.observer.look(now, self.pool[name])
-                await trio.lowlevel.checkpoint()
-
-    async def _watch_room(self) -> None:
-        """By the tick of the timer: tell when there is no room for anybody, or not for the users of the biggest."""
-        watch, spare, spare_due = RoomWatch(), Spare(None, 0, 0), -math.inf
-        timer = Timer(_LIVE_CHECK_S, rng=self._rng, first_s=self.config.probe.interval_s + self.config.probe.timeout_s)
-        while True:
-            await timer.wait()
-            now = trio.current_time()
-            if not self.pool.works(now):
-                continue  # which is told already
-            if now >= spare_due:
-                spare = await self._find_spare()
-                now = trio.current_time()
-                spare_due = now + len(self.pool) / 1000
-            for kind, text in watch.look(now, take_look(self.pool, spare)):
-                (self._log.warning if kind in PROBLEMS else self._log.info)(kind, message=text)
-                self.events.add(now, kind, text)
-
-    async def _find_spare(self) -> Spare:
-        """Look at all members, a part at a time: at once, ten thousand of them would keep asks waiting for 20 ms."""
-        takers: list[Taker | None] = []
-        members = list(self.pool)
-        for at in range(0, len(members), _PART):
-            takers += [weigh(member, trio.current_time()) for member in members[at : at + _PART]]
-            await trio.lowlevel.checkpoint()
-        return find_spare(takers)
-
-    def _why_nobody(self, together: bool) -> str:
-        if len(self.pool) and not self.pool.roll.size:
-            return "no backend is in service: the operator has set all of them aside"
-        return "no backend works" + ": all failed together, look at this master's network" * together
-
 
 def _trust_of(config: Config) -> Trust | None:
     """Return who vouches for backends, None where they are not asked by TLS. Raise TlsError."""
     if not config.probe.tls:
         return None
     return config.trust if config.trust is not None else make_trust(config.probe)
+
+
+def _turn_keys_of(queue: QueueConfig) -> Keys | None:
+    return read_signing_keys(queue.keys_file)[0] if queue.keys_file else None
 
 
 def _answers(master: MasterPolicy) -> AnswerPolicy:

@@ -12,22 +12,28 @@ from typing import Any, Final
 import attrs
 
 from lambdamu.address import Address, quoted
-from master.config import SECRETS, TABLES, AlertsPolicy, Config, MasterPolicy, ProbePolicy, figure
+from master.config import ARRAYS, KEYS, SECRETS, TABLES, AlertsPolicy, Config, MasterPolicy, ProbePolicy, figure
+from master.config_queue import QueueConfig
+from master.queue.ticket import Lane
 
 _LIVE: Final[Mapping[type[Any], frozenset[str]]] = MappingProxyType(
     {
         ProbePolicy: frozenset(field.name for field in attrs.fields(ProbePolicy)),
         AlertsPolicy: frozenset(field.name for field in attrs.fields(AlertsPolicy)),
         MasterPolicy: frozenset({"grace_s", "linger_s", "retry_after_s", "reload_on_change"}),
+        QueueConfig: frozenset(KEYS[QueueConfig]) - {"keys_file"},
     }
 )
-"""The keys of tables other than [[backend]] that change without a restart."""
+"""The keys of tables other than [[backend]] that change without a restart; those of [[queue.template]] do, too."""
 _PLACE: Final = ("host", "port")
 
 
 @attrs.frozen
 class Changed:
-    """One key that has another value. `entry` is the table, as in `[probe]`; `name` is that of the backend, if any."""
+    """One key that has another value. `entry` is the table, as in `[probe]`; `name` is that of the backend, if any.
+
+    `key` "": the whole table, which is there in one file and not in the other.
+    """
 
     entry: str
     key: str
@@ -36,6 +42,8 @@ class Changed:
     name: str = ""
 
     def __str__(self) -> str:
+        if not self.key:
+            return f"{self.entry}: {'there is none any more' if self.after is None else 'there is one now'}"
         if (self.entry.strip("[]"), self.key) in SECRETS:
             return f"{self.entry}: {self.key}: another one, it is not shown"
         if self.before == self.after:
@@ -80,7 +88,7 @@ def compare(old: Config, new: Config) -> Difference:
     after = {backend.name: backend for backend in new.backends}
     kept = [name for name in after if name in before]
     pairs = [(before[name], after[name]) for name in kept]
-    tables = [change for name, cls in TABLES.items() if name != "backend" for change in _table(name, cls, old, new)]
+    tables = [change for name, cls in TABLES.items() if name not in ARRAYS for change in _table(name, cls, old, new)]
     fixed = tuple(change for live, change in tables if not live)
     return Difference(
         config=_without(new, fixed),
@@ -90,6 +98,7 @@ def compare(old: Config, new: Config) -> Difference:
         changed=(
             *(change for a, b in pairs for change in _keys(_entry(a.name), a, b)),
             *(change for live, change in tables if live),
+            *_templates(old.queue, new.queue),
             *_trust(old, new),
         ),
         fixed=fixed,
@@ -110,7 +119,12 @@ def _as_worked_with(old: Config, new: Config) -> Config:
 
 def _table(name: str, cls: type[Any], old: Config, new: Config) -> Iterator[tuple[bool, Changed]]:
     """Yield each key of a table that is different, and whether it can change live."""
-    for change in _keys(f"[{name}]", getattr(old, name), getattr(new, name)):
+    before, after = getattr(old, name), getattr(new, name)
+    if before is None or after is None:
+        if before is not after:
+            yield False, Changed(f"[{name}]", "", before, after)
+        return
+    for change in _keys(f"[{name}]", before, after):
         yield change.key in _LIVE.get(cls, ()), change
 
 
@@ -121,19 +135,32 @@ def _trust(old: Config, new: Config) -> Iterator[Changed]:
         yield Changed("[probe]", "ca_file", path, path)
 
 
+def _templates(old: QueueConfig | None, new: QueueConfig | None) -> Iterator[Changed]:
+    """Yield which templates there are, and in which order, where that is different; and each key of those that stay."""
+    if old is None or new is None:
+        return
+    before, after = ({each.pattern: each for each in queue.templates} for queue in (old, new))
+    if list(before) != list(after):
+        yield Changed("[queue]", "template", tuple(before), tuple(after))
+    for pattern in after:
+        if pattern in before:
+            yield from _keys(f"[[queue.template]] {quoted(pattern)}", before[pattern], after[pattern])
+
+
 def _keys(entry: str, old: Any, new: Any) -> Iterator[Changed]:
-    for field in attrs.fields(type(old)):
-        before, after = getattr(old, field.name), getattr(new, field.name)
+    for key in KEYS[type(old)]:
+        before, after = getattr(old, key), getattr(new, key)
         if before != after:
-            yield Changed(entry, field.name, before, after, getattr(new, "name", ""))
+            yield Changed(entry, key, before, after, getattr(new, "name", ""))
 
 
 def _without(new: Config, fixed: Iterable[Changed]) -> Config:
     """Return `new` with the old values of what cannot change."""
-    tables: dict[str, dict[str, Any]] = {}
     for change in fixed:
-        tables.setdefault(change.entry.strip("[]"), {})[change.key] = change.before
-    return attrs.evolve(new, **{name: attrs.evolve(getattr(new, name), **keys) for name, keys in tables.items()})
+        name = change.entry.strip("[]")
+        table = attrs.evolve(getattr(new, name), **{change.key: change.before}) if change.key else change.before
+        new = attrs.evolve(new, **{name: table})
+    return new
 
 
 def _entry(name: str) -> str:
@@ -147,6 +174,8 @@ def _show(value: Any) -> str:
             return "none"
         case bool():
             return str(value).lower()
+        case Lane():
+            return quoted(value.name.lower())
         case int() | float():
             return figure(value)
         case tuple():

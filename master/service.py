@@ -174,11 +174,12 @@ class Master(LMObject):
 
         None where a certificate may give the right: it has to be known whose connection it is.
         """
-        if self.desk is not None:
+        if self.doors is not None and self.doors.certificates_count:
             return None
-        if self.doors is None:
-            return QuickAnswers(self, self._pool, pack).answer
-        return None if self.doors.certificates_count else QuickAnswers(self, self._pool, pack).judge
+        answers = QuickAnswers(self, self._pool, pack)
+        if self.desk is not None:
+            return answers.walk_in
+        return answers.answer if self.doors is None else answers.judge
 
     def _note(self, now: float, ask: Ask, peer: Peer, given: Assignment | Refused, *, plain: bool) -> None:
         if isinstance(given, Assignment):
@@ -229,13 +230,28 @@ class QuickAnswers:
         self._pick, self._answered = pool.pick, master.observer.answered
         self._rng, self._answers = master.rng, master.answers
 
+    def walk_in(self, now: float, family: Family, address: tuple[str, int]) -> bytes | None:
+        """Answer where there is a queue; None when it has to be asked."""
+        desk = self._master.desk
+        if desk is None or now >= self._answers.plain_due or not desk.may_walk_in(now):
+            return None
+        denied = self._denied(now, address)
+        if denied is not None:
+            return denied
+        member = self._pick(now, self._rng)
+        if member is None:
+            return None
+        desk.queues.walked_in(now)
+        return self._ok(member, family)
+
     def judge(self, now: float, family: Family, address: tuple[str, int]) -> bytes:
         """Answer, or say no, where not everybody may ask."""
+        return self._denied(now, address) or self.answer(now, family, address)
+
+    def _denied(self, now: float, address: tuple[str, int]) -> bytes | None:
         doors = self._master.doors
         denied = doors and (doors.too_fast(now, address[0]) or doors.without_right(None, ""))
-        if not denied:
-            return self.answer(now, family, address)
-        return self._to_bytes(self._master.deny(now, denied, Peer.from_address(*address[:2])))
+        return self._to_bytes(self._master.deny(now, denied, Peer.from_address(*address[:2]))) if denied else None
 
     def answer(self, now: float, family: Family, address: tuple[str, int]) -> bytes:
         if now >= self._answers.plain_due:
@@ -244,6 +260,9 @@ class QuickAnswers:
         member = self._pick(now, self._rng)
         if member is None:
             return self._to_bytes(self._master.refuse())
+        return self._ok(member, family)
+
+    def _ok(self, member: Member, family: Family) -> bytes:
         self._answered(Result.OK)
         endpoint = member.told[family]
         return self._packed.get(endpoint) or self._pack(endpoint)

@@ -102,14 +102,14 @@ class Book:
 
     @property
     def unwritten(self) -> int:
-        """How many changes the store has not been told of."""
-        return len(self._tickets) if self._anew else len(self._changed)
+        """How many changes the store has not been told of; to be written anew is one, though there is no ticket."""
+        return max(len(self._tickets), 1) if self._anew else len(self._changed)
 
     def take_changes(self, unused: tuple[NumberBlock, ...], most: int) -> Changes:
-        """Return what has changed since the last time, the oldest `most` of it; all of it when it is written anew."""
+        """Return what has changed since the last time, the oldest `most` of it."""
         anew, self._anew = self._anew, False
         if anew:
-            self._changed, most = dict.fromkeys(self._tickets), len(self._tickets)
+            self._changed = dict.fromkeys(self._tickets)
         found = [(number, self._tickets.get(number)) for number in islice(self._changed, most)]
         for number, _ in found:
             del self._changed[number]
@@ -123,9 +123,10 @@ class Book:
         for number in [*(row.number for row in changes.rows), *changes.gone]:
             self._note(number)
 
-    def all_written(self) -> None:
-        """Hear that the store has all of it already."""
-        self._changed.clear()
+    def written(self, number: int) -> None:
+        """Hear that the store has this one as it is."""
+        if number in self._tickets:
+            self._changed.pop(number, None)
 
     def _note(self, number: int) -> None:
         if self._anew:

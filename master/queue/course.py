@@ -136,6 +136,17 @@ class Course:
         if ticket.held and ticket.client is None:  # nobody could ask again
             self.go(ticket)
 
+    def walked_in(self, now: float, line: Line) -> None:
+        """Count one who was let in without a place, as if he had been called and had come."""
+        for gate in (self.limits.gate, line.gate):
+            gate.begin(now)
+        self.limits.call(now)
+        line.gate.take(now)
+        self.limits.claim()
+        self.tally.joined += 1
+        self.tally.called += 1
+        self.tally.claimed += 1
+
     def put_back(self, now: float, ticket: Ticket) -> None:
         """Let a called one wait again, where it waited."""
         ticket.lease_until = max(ticket.lease_until, now + self.lease_s(ticket))

@@ -36,6 +36,10 @@ class Lines:
     def __getitem__(self, queue: str) -> Line:
         return self._lines[queue]
 
+    def get(self, queue: str) -> Line | None:
+        """Return a queue if it is open."""
+        return self._lines.get(queue)
+
     def set(self, now: float, templates: tuple[TemplatePolicy, ...], most: int) -> None:
         """Take on other templates; a queue whose id fits none any more stays as it is until it is empty."""
         self._templates, self._most = templates, most

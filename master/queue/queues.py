@@ -27,6 +27,8 @@ from master.queue.answers import (
 from master.queue.course import Course
 from master.queue.estimator import Estimator
 from master.queue.limits import Limit, Room
+from master.queue.line import Line
+from master.queue.lines import DEFAULT
 from master.queue.numbers import NumberBlock, Numbers
 from master.queue.policy import Mode, QueuePolicy
 from master.queue.rows import Changes, TicketRow, to_ticket
@@ -98,6 +100,25 @@ class Queues:
         self._hurry(now, ticket)
         return self._answer(now, rng, ticket, ask)
 
+    def may_walk_in(self, now: float) -> bool:
+        """Whether somebody who gives no name need take no place: nobody waits in any queue, and nothing binds.
+
+        `walked_in` has to be said of each who was let in so, before anybody else is heard.
+        """
+        line = self._plain_line
+        if self.policy.mode is not Mode.AUTO or self.book.waiting or line is None:
+            return False
+        return self.limits.binding(now) is None and line.gate.allows(now)
+
+    def walked_in(self, now: float) -> None:
+        if self._plain_line is not None:
+            self._course.walked_in(now, self._plain_line)
+
+    @property
+    def _plain_line(self) -> Line | None:
+        """The queue of those who name none, if it is open."""
+        return self.lines.get(DEFAULT)
+
     def known(self, now: float, ask: QueueAsk) -> Ticket | None:
         """Return the ticket by which somebody who asks is known, if it is his own."""
         ticket = self._find(now, ask)
@@ -147,16 +168,21 @@ class Queues:
         self._course.set(now, policy)
 
     def take_changes(self, most: int = 10_000) -> Changes:
-        """Return what the store has to write in one commit, so many rows at most; `give_back` if it could not."""
+        """Return what the store has to write, so many rows at most; `give_back` if it could not."""
         return self.book.take_changes(self.numbers.unused, most)
 
     def give_back(self, changes: Changes) -> None:
         """Hear that these could not be written: they are among the next."""
         self.book.give_back(changes)
 
+    def write_anew(self) -> None:
+        """Hear that what the store has is of no worth: all is written in its place."""
+        self.book.give_back(Changes([], [], None, anew=True))
+
     def restore(self, now: float, rows: Iterable[TicketRow], lost: Iterable[NumberBlock]) -> None:
         """Put back what was written, before anybody asks; `lost`: what was unused by then. Times are of this clock.
 
+        It may come in parts, in any order; `lost` with the first of them.
         Nobody could ask meanwhile, so each lease and each call begins anew. Raise ValueError on a row that is none.
         """
         self.numbers.lose(lost)
@@ -168,7 +194,7 @@ class Queues:
                 self.limits.call(now, ticket.counted)
             self.numbers.find(ticket.number)
             self._course.enter(now, self.lines.open_again(now, ticket.queue), ticket)
-        self.book.all_written()
+            self.book.written(ticket.number)
         self.set(now, self.policy)
 
     # Within.

@@ -16,6 +16,7 @@ import hmac
 import math
 import struct
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -33,6 +34,7 @@ _BODY: Final = struct.Struct(">BQ8sBqd16s")
 _MAC_BYTES: Final = 16
 
 
+@lru_cache(maxsize=4096)
 def queue_hash(queue: str) -> bytes:
     """Return the 8 bytes that stand for the id of a queue."""
     return hashlib.blake2b(queue.encode(errors="replace"), digest_size=8).digest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from master.config import TABLES
+from master.config import ARRAYS, TABLES
 from master.config_json import schema_of
 
 Schema = dict[str, Any]
@@ -119,7 +119,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
     "Log": _object(at=_NUMBER, events=_array(_ref("Event"))),
     "Event": _object(number=_COUNT, at=_NUMBER, kind=_TEXT, backend=_TEXT, text=_TEXT),
     "Config": _object(
-        **{name: schema_of(name) for name in TABLES if name != "backend"},
+        **{name: schema_of(name) for name in TABLES if name not in ARRAYS},
         as_written=_WRITTEN,
         hidden=_array(_TEXT),
         backend=_array(schema_of("backend")),

@@ -75,6 +75,12 @@ listen = "127.0.0.1:9301"
 [gateway]
 listen = "[::1]:9302"
 origins = ["https://game.example"]
+[queue]
+mode = "hold"
+per_minute = 0.5
+[[queue.template]]
+pattern = "[!a-c]*"
+lanes = ["vip", "plain"]
 [[backend]]
 host = "a.example"
 port = 1

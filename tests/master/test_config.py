@@ -15,8 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lambdamu.address import Address, parse_host
-from master.config import BOUNDS, TABLES, BackendConfig, Config, Mode
+from master.config import ARRAYS, BOUNDS, KEYS, TABLES, BackendConfig, Config, Mode
 from master.config_file import ConfigError, parse
+from master.queue.ticket import Lane
 
 HONEST = {"host": "10.9.9.9", "port": 9000}
 
@@ -38,7 +39,7 @@ def toml(value: Any) -> str:
 
 
 def table(name: str, /, **values: Any) -> str:
-    head = "[[backend]]" if name == "backend" else f"[{name}]"
+    head = f"[[{name}]]" if name in ARRAYS else f"[{name}]"
     return "\n".join([head, *(f"{key} = {toml(value)}" for key, value in values.items()), ""])
 
 
@@ -123,8 +124,9 @@ def test_a_backend_needs_a_host_and_a_port() -> None:
     assert refused(pool({})) == ["[[backend]] 1: host: is missing", "[[backend]] 1: port: is missing"]
 
 
-KEYS = [(name, field.name) for name, cls in TABLES.items() for field in attrs.fields(cls)]
-NUMBERS = [(name, key) for name, key in KEYS if get_type_hints(TABLES[name])[key] in (float, int, int | None)]
+NAMES = [(name, key) for name, cls in TABLES.items() for key in KEYS[cls]]
+KINDS = (float, int, int | None, float | None)
+NUMBERS = [(name, key) for name, key in NAMES if get_type_hints(TABLES[name])[key] in KINDS]
 
 
 def with_key(name: str, key: str, value: Any) -> str:
@@ -170,6 +172,8 @@ def test_probing_cannot_be_switched_off(key: str) -> None:
         ("probe", {"stale_after_s": 1.9}, "interval_s + timeout_s: must not exceed stale_after_s"),
         ("probe", {"renew_s": 0.9}, "interval_s: must not exceed renew_s"),
         ("master", {"reservation_s": 1}, "connect_s: must not exceed reservation_s"),
+        ("queue", {"turn_s": 121}, "turn_s: must not exceed claimed_s"),
+        ("queue", {"away_lease_s": 29}, "lease_s: must not exceed away_lease_s"),
     ],
 )
 def test_times_that_contradict_each_other_are_named_both(name: str, values: dict[str, Any], key: str) -> None:
@@ -272,6 +276,8 @@ def means(taken: Any, written: Any) -> bool:
     match taken:
         case bool():
             return written is taken
+        case Lane():
+            return taken.name.lower() == written
         case float():
             return type(written) in (int, float) and taken == written
         case int():
@@ -286,8 +292,11 @@ def means(taken: Any, written: Any) -> bool:
             return type(written) is str and (taken == written or taken == parse_host(written))
 
 
-@given(st.sampled_from(KEYS), VALUES)
+@given(st.sampled_from(NAMES), VALUES)
 @example(("backend", "port"), True)
+@example(("queue.template", "lanes"), ["plain", "vip"])
+@example(("queue.template", "lanes"), [2])
+@example(("queue.template", "pattern"), "[!]")
 @example(("limits", "exempt"), ["::"])
 @example(("probe", "rise"), 1.0)
 @example(("backend", "advertise"), {"1.2.3.4:5": 1})
@@ -298,7 +307,8 @@ def test_a_value_of_any_kind_is_taken_as_it_is_or_refused(where: tuple[str, str]
     except ConfigError as error:
         lines = [str(fault) for fault in error.faults]
     else:
-        owner = config.backends[0] if name == "backend" else getattr(config, name)
+        owner = config.backends[0] if name == "backend" else getattr(config, name.partition(".")[0])
+        owner = owner.templates[0] if name == "queue.template" else owner
         assert means(getattr(owner, key), value)
         return
     assert all(key in line and line.isprintable() for line in lines)

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lambdamu.address import Address
-from master.config import TABLES, BackendConfig
+from master.config import KEYS, TABLES, BackendConfig
 from master.config_environment import variables
 from master.config_file import ConfigError, load, parse
+from master.queue.ticket import Lane
 from master.webhook_url import WebhookURL
 
 FILE = """
@@ -87,12 +88,14 @@ def written(value: Any) -> str:
         case bool():
             return str(value).lower()
         case tuple():
-            return ",".join(map(str, value))
+            return ",".join(map(written, value))
+        case Lane():
+            return value.name.lower()
         case _:
             return str(value)
 
 
-KEYS = [(table, field.name) for table, cls in TABLES.items() for field in attrs.fields(cls)]
+NAMES = [(table, key) for table, cls in TABLES.items() for key in KEYS[cls]]
 EXAMPLES = {
     WebhookURL | None: WebhookURL.parse("http://127.0.0.1/..."),
     float | None: 5.0,
@@ -104,7 +107,7 @@ NEEDED = {("tls", "listen"): {"LAMBDAMU_TLS__CERTIFICATE": "certificate", "LAMBD
 """What has to be there beside a key."""
 
 
-@pytest.mark.parametrize(("table", "key"), KEYS)
+@pytest.mark.parametrize(("table", "key"), NAMES)
 def test_every_key_has_a_variable(table: str, key: str) -> None:
     cls = TABLES[table]
     default, kind = getattr(attrs.fields(cls), key).default, get_type_hints(cls)[key]
@@ -113,6 +116,10 @@ def test_every_key_has_a_variable(table: str, key: str) -> None:
         keys = BACKEND | {key: value}
         environment = {f"LAMBDAMU_BACKEND__0__{each.upper()}": written(given) for each, given in keys.items()}
         got = load(None, environment).backends[0]
+    elif table == "queue.template":
+        queue = load(None, {f"LAMBDAMU_QUEUE__TEMPLATE__0__{key.upper()}": written(value)}).queue
+        assert queue is not None
+        (got,) = queue.templates
     else:
         environment = NEEDED.get((table, key), {}) | {f"LAMBDAMU_{table}__{key}".upper(): written(value)}
         got = getattr(parse("", "environment", environment), table)
@@ -174,6 +181,18 @@ def test_addresses_in_brackets_are_no_array_of_toml() -> None:
         ("BACKEND__00__HOST", "", "is not known; did you mean LAMBDAMU_BACKEND__0__HOST?"),
         ("BACKENDS__0__HOST", "", "is not known; did you mean LAMBDAMU_BACKEND__0__HOST?"),
         ("MASTER__0__LISTEN", "", "is not known; did you mean LAMBDAMU_MASTER__LISTEN?"),
+        ("QUEUE__PER_MINUTE", "x", '[queue]: per_minute: must be a number, not "x"'),
+        ("QUEUE__TEMPLATE__0__PATERN", "", "is not known; did you mean LAMBDAMU_QUEUE__TEMPLATE__0__PATTERN?"),
+        ("QUEUE__TEMPLATE__PATTERN", "", "is not known; did you mean LAMBDAMU_QUEUE__TEMPLATE__0__PATTERN?"),
+        ("QUEUE.TEMPLATE__0__PATTERN", "a", "is not known; did you mean LAMBDAMU_QUEUE__TEMPLATE__0__PATTERN?"),
+        ("QUEUE__TEMPLATES", "", "is not known; did you mean LAMBDAMU_QUEUE__TEMPLATE__0__SHARE?"),
+        (
+            "QUEUE__TEMPLATE__0__LANES",
+            "vip, fast",
+            '[[queue.template]] 1: lanes: must be "resume", "vip" or "plain", not "fast"',
+        ),
+        ("QUEUE__TEMPLATE__1__SHARE", "1", "there is no template 0 before it: they are numbered from 0 without a gap"),
+        ("QUEUE__TURN_S", "200", "[queue]: turn_s: must not exceed claimed_s, but 200 is more than 120"),
         ("X__Y", "", "is not known"),
         ("_X", "", "is not known"),
         ("__", "", "is not known"),
@@ -241,8 +260,13 @@ def test_tokens_that_a_variable_names_are_looked_for_as_those_of_the_file_are(tm
         load(tmp_path / "pool.toml", bad)
 
 
-NAMES = st.sampled_from([f"LAMBDAMU_{table}__{key}".upper() for table, key in KEYS])
-SHAPES = NAMES | st.builds(lambda name, n: name.replace("BACKEND__", f"BACKEND__{n}__"), NAMES, st.integers(0, 3))
+PLAIN = st.sampled_from([f"LAMBDAMU_{table.replace('.', '__')}__{key}".upper() for table, key in NAMES])
+NUMBERED = st.builds(
+    lambda name, n: name.replace("BACKEND__", f"BACKEND__{n}__").replace("TEMPLATE__", f"TEMPLATE__{n}__"),
+    PLAIN,
+    st.integers(0, 3),
+)
+SHAPES = PLAIN | NUMBERED
 VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=())) | st.text("[]{}\"',.:05-eE# \n")
 
 

@@ -14,14 +14,17 @@ import trustme
 from lambdamu.address import Address
 from lambdamu.forwarded import ClientHeader
 from lambdamu.networks import Network
-from master.config import BOUNDS, ORDERS, TABLES, BackendConfig, Config, Mode
+from master.config import ARRAYS, BOUNDS, KEYS, ORDERS, SWITCHES, TABLES, BackendConfig, Config, Mode
 from master.config_file import ConfigError, load, parse
+from master.config_queue import Control, QueueConfig
 from master.core.choice import Panic, Policy
+from master.queue import policy as queue_policy
+from master.queue.ticket import Lane
 from master.webhook_url import WebhookURL
 
 DOC = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
-COMPLETE, FAULTY = (text for kind, text in BLOCKS if kind == "toml")
+COMPLETE, QUEUE, EXAMPLE, FAULTY = (text for kind, text in BLOCKS if kind == "toml")
 FAULTY_VARIABLES, FAULTS, TLS_FAULTS = (text for kind, text in BLOCKS if kind == "text")
 VARIABLES = dict(word.split("=", 1) for kind, text in BLOCKS if kind == "sh" for word in shlex.split(text))
 TYPES = {
@@ -34,11 +37,14 @@ TYPES = {
     Mode: "text",
     Policy: "text",
     Panic: "text",
+    queue_policy.Mode: "text",
+    Control: "text",
     Address: "address",
     Address | None: "address",
     bool: "true or false",
     WebhookURL | None: "URL",
     tuple[str, ...]: "array of texts",
+    tuple[Lane, ...]: "array of texts",
     tuple[Address, ...]: "array of addresses",
     tuple[Network, ...]: "array of networks",
 }
@@ -47,6 +53,8 @@ TYPES = {
 ABSENT = {
     ("backend", "capacity"): "no limit",
     ("choice", "session_s"): "learned",
+    ("queue", "per_minute"): "no limit",
+    ("queue.template", "per_minute"): "no limit",
     ("http", "listen"): "off",
     ("alerts", "webhook"): "off",
     ("tls", "listen"): "off",
@@ -62,7 +70,7 @@ def rows(heading: str) -> list[list[str]]:
 
 
 def documented(name: str) -> dict[str, list[str]]:
-    heading = "## `[[backend]]`" if name == "backend" else f"## `[{name}]`"
+    heading = f"## `[[{name}]]`" if name in ARRAYS else f"## `[{name}]`"
     return {key.strip("`"): rest for key, *rest in rows(heading)}
 
 
@@ -74,6 +82,10 @@ def written(value: Any, absent: str = "") -> str:
             return absent
         case ():
             return "`[]`"
+        case tuple():
+            return f"`[{', '.join(written(each).strip('`') for each in value)}]`"
+        case Lane():
+            return f'`"{value.name.lower()}"`'
         case bool():
             return f"`{str(value).lower()}`"
         case str() | Address():
@@ -85,15 +97,15 @@ def written(value: Any, absent: str = "") -> str:
 def unit(key: str) -> str:
     if key.endswith("_per_s"):
         return ", a second"
-    return {"s": ", seconds", "bytes": ", bytes"}.get(key.rpartition("_")[2], "")
+    return {"s": ", seconds", "bytes": ", bytes", "minute": ", a minute"}.get(key.rpartition("_")[2], "")
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_key_is_documented_and_no_other(name: str) -> None:
-    assert list(documented(name)) == [field.name for field in attrs.fields(TABLES[name])]
+    assert list(documented(name)) == list(KEYS[TABLES[name]])
 
 
-FIELDS = [(name, field) for name, cls in TABLES.items() for field in attrs.fields(cls)]
+FIELDS = [(name, field) for name, cls in TABLES.items() for field in KEYS[cls].values()]
 
 
 @pytest.mark.parametrize(("name", "field"), FIELDS, ids=lambda value: getattr(value, "name", value))
@@ -108,7 +120,7 @@ def test_type_default_and_bounds_are_those_of_the_code(name: str, field: Any) ->
         assert allowed == str(bounds)
     elif hint is bool:
         assert allowed == TYPES[bool]
-    elif hint in (Mode, Policy, Panic, ClientHeader):
+    elif hint in (Mode, Policy, Panic, ClientHeader, queue_policy.Mode, Control):
         assert allowed == " or ".join(written(word.value) for word in hint)
     else:
         assert allowed in (f"see [{field.name}](#{field.name})", f"see [{field.name}s](#{field.name}s)")
@@ -127,12 +139,22 @@ def test_the_complete_file_is_right_holds_every_key_and_shows_the_defaults() -> 
     config = parse(COMPLETE)
     assert config.warnings == ()
     assert attrs.evolve(config, backends=()) == Config()
+    assert parse(QUEUE).queue == QueueConfig()
     assert len(config.backends) == 2
     assert isinstance(config.backends[0], BackendConfig)
     for name, cls in TABLES.items():
-        (section,) = re.findall(rf"^\[+{name}\]+\n(.*?)(?=^\[|\Z)", COMPLETE, re.MULTILINE | re.DOTALL)[:1]
+        text = QUEUE if name.partition(".")[0] in SWITCHES else COMPLETE
+        head = rf"^\[+{re.escape(name)}\]+(?: +#[^\n]*)?\n"
+        (section,) = re.findall(rf"{head}(.*?)(?=^\[|\Z)", text, re.MULTILINE | re.DOTALL)[:1]
         keys = re.findall(r"^(?:# )?(\w+) = ", section, re.MULTILINE)
-        assert sorted(keys) == sorted(field.name for field in attrs.fields(cls))
+        assert sorted(keys) == sorted(KEYS[cls])
+
+
+def test_the_example_of_a_queue_is_right_and_nothing_in_it_looks_like_a_mistake() -> None:
+    config = parse(EXAMPLE)
+    assert config.warnings == ()
+    assert config.queue is not None
+    assert [(each.pattern, each.share) for each in config.queue.templates] == [("event-*", 1.0), ("default", 3.0)]
 
 
 def test_the_faulty_file_gets_the_lines_that_stand_there() -> None:

@@ -177,7 +177,7 @@ async def test_whether_anybody_lives_is_logged_on_a_change_and_once_a_minute_whi
     node = Node(config, rng=random.Random(1), log=log)
     rng = random.Random(1)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(node._log_whether_anybody_lives)
+        nursery.start_soon(node.watch._log_whether_anybody_lives)
         await trio.sleep(600)
         assert 10 <= len(capture.entries) <= 11
         assert {entry["event"] for entry in capture.entries} == {"no_live_backend"}
@@ -195,7 +195,7 @@ async def test_when_all_fail_together_the_log_and_a_metric_say_so(autojump_clock
     members = tuple(BackendConfig(f"b{i}", "127.0.0.1", i + 1) for i in range(3))
     node = Node(Config(MasterPolicy(listen=LOCAL), backends=members), rng=random.Random(1), log=log)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(node._log_whether_anybody_lives)
+        nursery.start_soon(node.watch._log_whether_anybody_lives)
         await trio.sleep(1.0)
         for member in node.pool:
             node.pool.record_report(
@@ -214,7 +214,7 @@ async def test_a_pool_that_comes_and_goes_fills_no_log(autojump_clock: object) -
     node = Node(config, rng=random.Random(1), log=log)
     rng = random.Random(1)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(node._log_whether_anybody_lives)
+        nursery.start_soon(node.watch._log_whether_anybody_lives)
         for _ in range(300):
             now = trio.current_time()
             node.pool.record_report(now, rng, "b0", 0, now, ("127.0.0.1", 1))
@@ -290,8 +290,8 @@ async def test_an_hour_with_a_dead_backend_and_ten_thousand_asks_to_nobody_are_f
     refused = LinkError("refused", "it refused")
     node.observer.became("b0", State.DOWN, refused)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(node._log_whether_anybody_lives)
-        nursery.start_soon(node._watch_room)
+        nursery.start_soon(node.watch._log_whether_anybody_lives)
+        nursery.start_soon(node.watch._watch_room)
         for _ in range(3600):
             node.pool.record_failure(trio.current_time(), "b0")
             node.observer.probed("b0", refused, 1.0)

@@ -85,7 +85,7 @@ async def test_a_full_pool_is_told_of_in_the_log_and_the_events(autojump_clock: 
     backends = tuple(BackendConfig(name, "10.0.0.1", i + 1, capacity=2) for i, name in enumerate("ab"))
     node, rng = Node(Config(backends=backends), rng=random.Random(1), log=log), random.Random(1)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(node._watch_room)
+        nursery.start_soon(node.watch._watch_room)
         for users in (0, 2, 0):
             for _ in range(30):
                 now = trio.current_time()

@@ -105,7 +105,9 @@ class House:
         """Return `{Result, Data}` of the one answer, after a way over the wire."""
         if client is not None:
             data["Client"] = client
-        return said(self.reply(data, host))
+        reply = self.reply(data, host)
+        assert not isinstance(reply, Later)
+        return said(reply)
 
     def plain(self, host: str = "192.0.2.9") -> tuple[Later, list[dict[str, Any]]]:
         """Ask as an old client does, which is owed the answer; return where that will stand."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
+from lambdamu.datapack import Decoder
+from lambdamu.messages import Message
 from lambdamu.objects import Later
 from lambdamu.turns import Turn, TurnFault, client_hash
 from master.queue.policy import Mode, TemplatePolicy
+from master.waiting.orders import Order
 from tests.master.waiting.house import EPOCH_S, House, said
 
 
@@ -253,7 +257,7 @@ def test_where_nobody_may_be_held_a_plain_ask_gets_a_ticket() -> None:
 def test_a_shown_ticket_brings_back_a_place_of_which_nothing_was_kept() -> None:
     house, lost = House(0), House(0)
     for room in (house.room, lost.room):
-        room.adopt_secret(b"s" * 32)
+        room.adopt_secrets([b"s" * 32])
     lost.ask("ann")
     ticket = lost.ask("bob")["Data"]["Ticket"]
     house.now += 10
@@ -273,3 +277,55 @@ def test_a_step_of_the_wall_clock_changes_nothing_for_those_who_wait() -> None:
     house.ask("cid")
     house.wall_off_s = 86400.0
     assert [house.ask(name)["Data"]["Position"] for name in ("bob", "cid")] == [0, 1]
+
+
+def test_a_plain_ask_is_answered_from_memory_only_while_nobody_waits_and_nothing_binds() -> None:
+    house = House(4, target_load=0.5)
+    quick = house.master.prepare(Message("Master", "Event", "DoSendServer"))
+    assert quick is not None
+    where = 4, ("192.0.2.9", 5)
+    house.now += 1
+    assert quick(house.now, *where) is None, "one in 10 ms is noted"
+    said(house.reply())
+    answer = quick(house.now, *where)
+    assert answer is not None
+    assert next(Decoder().feed(answer))[0].data["Result"] == "OK"
+    tally = house.room.queues.tally
+    assert (tally.joined, tally.called, tally.claimed) == (2, 2, 2)
+    assert quick(house.now, *where) is None, "two places in four are to be used"
+    house.plain()
+    house.now += 0.001
+    assert quick(house.now, *where) is None
+    house.users["b0"] = 0
+    house.pool.record_report(house.now, house.rng, "b0", 0, house.now, ("10.0.0.1", 9000))
+    assert quick(house.now, *where) is None, "somebody waits"
+    for mode in (Mode.HOLD, Mode.CLOSED, Mode.QUEUE_ALL):
+        house.room.order(house.now, "", Order("ops", "test", 0.0, mode=mode))
+        assert quick(house.now, *where) is None
+
+
+def test_those_who_are_answered_from_memory_take_their_part_of_the_rate() -> None:
+    house = House(1000, per_minute=60.0, burst=1)
+    quick = house.master.prepare(Message("Master", "Event", "DoSendServer"))
+    assert quick is not None
+    said(house.reply())
+    house.master.answers.plain_due = math.inf  # none is noted
+    let_in = 0
+    for _ in range(100):
+        house.now += 0.1
+        house.tick()
+        let_in += sum(quick(house.now, 4, ("192.0.2.9", 5)) is not None for _ in range(3))
+    assert 9 <= let_in <= 10
+
+
+def test_between_a_death_and_the_next_look_at_the_room_nobody_is_let_in() -> None:
+    house = House(4, 4, target_load=0.5)
+    house.users = {"b0": 0, "b1": 2}
+    house.tick(1)
+    house.kill("b0")
+    assert house.ask("ann")["Result"] == "Wait", "the two places were those of b0"
+    quick = house.master.prepare(Message("Master", "Event", "DoSendServer"))
+    assert quick is not None
+    assert quick(house.now, 4, ("192.0.2.9", 5)) is None
+    house.tick(1)
+    assert house.ask("ann")["Data"]["Reason"] == "FewerBackends"
