@@ -15,7 +15,9 @@ from lambdamu.address import Address
 from master.config import BackendConfig, Config, MasterPolicy
 from master.config_queue import Control, QueueConfig
 from master.node import Node
+from master.queue.answers import QueueAsk
 from master.queue.policy import Mode, TemplatePolicy
+from master.queue.ticket import Lane
 from master.queue_metrics import QueueMetrics
 from master.waiting.orders import WHOLE, Order
 from master.web.exposition import render
@@ -139,14 +141,17 @@ def test_every_answer_has_its_series_from_the_start_on() -> None:
 def test_promises_and_the_drain_are_what_the_estimates_know() -> None:
     house = House(4, target_load=1.0)
     fill(house, "a", "b", "c", "d")
-    assert ("drain_per_second",) not in show(house)
+    house.ask("e")
+    house.tick(2.0)
+    forecast = house.room.estimates.forecast("default")
+    assert forecast is not None
+    assert forecast.drain is not None
+    assert ("drain_per_second",) not in show(house)  # it is planned, and has not shown yet
+    house.ask("e", Leave=True)
     waiting = house.rush()
     shown, score = show(house), house.room.estimates.score
     assert shown["promises_total", "kept"] == score.kept > 0
     assert shown["promises_total", "broken"] == score.broken
-    forecast = house.room.estimates.forecast("default")
-    assert forecast is not None
-    assert forecast.drain is not None
     assert shown["drain_per_second",] == forecast.drain.per_s
     for name in waiting:
         house.ask(name, Leave=True)
@@ -161,8 +166,11 @@ def test_the_oldest_wait_is_of_the_first_of_any_lane_and_0_without_one() -> None
     house.tick(7.0)
     house.ask("cid", Queue="default")
     assert show(house)["oldest_wait_seconds",] == 7.0
+    house.room.queues.ask(house.now, house.rng, QueueAsk(client=b"v", lane=Lane.VIP))
+    house.tick(2.0)
+    assert show(house)["oldest_wait_seconds",] == 9.0
     house.ask("bob", Leave=True)
-    assert show(house)["oldest_wait_seconds",] == 0
+    assert show(house)["oldest_wait_seconds",] == 2.0
 
 
 def test_limits_mode_loop_and_numbers_are_shown_as_they_are_at_work() -> None:
@@ -210,6 +218,13 @@ def test_a_loop_that_is_off_or_has_nothing_to_steer_by_is_not_frozen(
     if capacity is None:
         house.room.survey.unlimited = 1
     assert one(show(house), "loop") == {state}
+
+
+def test_a_rate_by_hand_is_shown_where_the_loop_is_off() -> None:
+    house = House(10, control=Control.OFF)
+    assert one(show(house), "loop") == {"off"}
+    house.room.order(house.now, WHOLE, Order("eva", "a rush", 0.0, per_minute=30.0))
+    assert one(show(house), "loop") == {"manual"}
 
 
 @attrs.define

@@ -11,8 +11,15 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lambdamu.address import Address
+from lambdamu.tcp_server import open_listeners
 from lambdamu.testing import virtual_clock
-from master.event_log import EventLog
+from master.config import BackendConfig, Config, MasterPolicy
+from master.config_queue import QueueConfig
+from master.entrances import Entrance
+from master.event_log import Event, EventLog
+from master.node import Node
+from master.queue.numbers import Numbers
 from master.queue.policy import TemplatePolicy
 from master.queue_watch import (
     LOOP_FROZEN,
@@ -28,6 +35,7 @@ from master.queue_watch import (
 )
 from tests.master.waiting.house import House
 
+LOCAL = Address("127.0.0.1", 0)
 QUIET = QueueLook(0, "", frozen=False)
 
 
@@ -83,6 +91,31 @@ def test_a_full_queue_says_which_bound_it_has_met(settings: Any, queues: list[st
     assert take_look(house.room) == QueueLook(2, text, frozen=False)
     last = house.ask("zoe", Queue="a" if "people" in text else "z")
     assert (last["Data"].get("Reason") == "Full") == bool(text)
+
+
+def test_without_numbers_nobody_gets_a_place() -> None:
+    house = House(1)
+    house.room.queues.numbers = Numbers()
+    assert take_look(house.room).full == "there are no more numbers for tickets"
+
+
+async def test_a_master_with_a_queue_watches_it() -> None:
+    backends = (BackendConfig("b1", "127.0.0.1", 1),)
+    config = Config(MasterPolicy(LOCAL), backends=backends, queue=QueueConfig())
+    log: Any = structlog.wrap_logger(None, processors=[structlog.testing.LogCapture()])
+    node = Node(config, rng=random.Random(1), log=log)
+    full = trio.Event()
+
+    def hear(event: Event) -> None:
+        if event.kind == QUEUE_FULL:
+            full.set()
+
+    node.events.listen(hear)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(node.run, {Entrance.CLIENTS: open_listeners(LOCAL)})
+        with trio.fail_after(60.0):
+            await full.wait()  # nobody has given it numbers
+        nursery.cancel_scope.cancel()
 
 
 def test_the_id_of_a_queue_that_a_client_has_made_up_is_made_fit_to_be_read() -> None:
