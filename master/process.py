@@ -46,6 +46,8 @@ _SHOWN_VARIABLES: Final = 20
 """So many stand in the log."""
 _TO_END_S: Final = 10.0
 """What the service manager is to give the process beyond `linger_s` and `grace_s`: state is written at the end."""
+_TO_RESTORE_S: Final = 600.0
+"""What it is to give a start that puts a crowd back: a million takes minutes on a slow machine."""
 _EXIT_SHARE: Final = 0.1
 """Of `grace_s`, what the interpreter has to end in."""
 
@@ -121,6 +123,7 @@ class _House:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             await self.keeper.restore()
             if self.lasting is not None:
+                process.manager.starting(_TO_RESTORE_S)
                 await self.lasting.restore()
             async with trio.open_nursery() as nursery:
                 await self._open(nursery)

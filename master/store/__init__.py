@@ -11,6 +11,7 @@ from master.store.state import (
     SavedReport,
     State,
     Store,
+    StoreBusyError,
     StoreError,
 )
 
@@ -25,6 +26,7 @@ __all__ = [
     "SqliteStore",
     "State",
     "Store",
+    "StoreBusyError",
     "StoreError",
     "open_store",
 ]

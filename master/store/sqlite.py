@@ -20,7 +20,16 @@ import attrs
 from master.core.admin import Wish
 from master.queue.rows import Changes
 from master.store import sqlite_queue
-from master.store.state import RowsLostError, SavedAdmin, SavedOrder, SavedQueue, SavedReport, State, StoreError
+from master.store.state import (
+    RowsLostError,
+    SavedAdmin,
+    SavedOrder,
+    SavedQueue,
+    SavedReport,
+    State,
+    StoreBusyError,
+    StoreError,
+)
 
 _BUSY_S: Final = 2.0
 """So long another process may hold the file."""
@@ -92,6 +101,9 @@ class SqliteStore:
             raise RowsLostError(f"{self._file}: {exc}") from None
         except OSError as exc:
             raise StoreError(f"{self._file}: {exc.strerror}") from exc
+        except sqlite3.OperationalError as exc:
+            busy = exc.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            raise (StoreBusyError if busy else StoreError)(f"{self._file}: {exc}") from exc
         except (sqlite3.Error, ValueError) as exc:  # ValueError: no file name, or a value of another version
             raise StoreError(f"{self._file}: {exc}") from exc
 

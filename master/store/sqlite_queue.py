@@ -32,9 +32,9 @@ COMMITS: Final = "commit"
 """The row of numbers that counts the commits."""
 _CACHE: Final = "PRAGMA cache_size = -65536"
 """KiB. Rows of people who poll lie all over the file; with less, pages are written in the middle of a commit."""
-_AT_ONCE: Final = 500
+_AT_ONCE: Final = 200
 """Rows in a statement. The loop runs while one is carried out, and between two of them the thread has to wait until the
-loop lets it: a statement for each row would take 30 times as long beside a loop that is busy."""
+loop lets it: a statement for each row takes some times as long beside a loop that is busy."""
 _TIMES: Final = frozenset({"joined_at", "lease_until", "claim_until", "polled_at"})
 """What is moved from clock to clock: by SQLite, while the loop runs."""
 _SPOILT: Final = f"""SELECT number FROM ticket WHERE
@@ -107,9 +107,12 @@ def save_orders(connection: sqlite3.Connection, orders: Iterable[SavedOrder]) ->
 
 def _put(connection: sqlite3.Connection, rows: Sequence[TicketRow], epoch_s: float) -> None:
     most = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // len(TicketRow._fields)
-    row = ", ".join(f"? + {epoch_s!r}" if name in _TIMES else "?" for name in TicketRow._fields)
+    names = enumerate(TicketRow._fields, 1)
+    columns = ", ".join(f"column{at} + {epoch_s!r}" if name in _TIMES else f"column{at}" for at, name in names)
+    row = f"({_marks(len(TicketRow._fields))})"
     for batch in _batches(rows, min(most, _AT_ONCE)):
-        put = f"INSERT OR REPLACE INTO ticket VALUES {', '.join([f'({row})'] * len(batch))}"  # noqa: S608
+        values = ", ".join([row] * len(batch))
+        put = f"INSERT OR REPLACE INTO ticket SELECT {columns} FROM (VALUES {values})"  # noqa: S608
         try:
             connection.execute(put, list(chain.from_iterable(batch)))
         except UnicodeEncodeError:

@@ -72,6 +72,10 @@ class RowsLostError(StoreError):
     """What was written before is not there: the file was taken away, or something else is in its place."""
 
 
+class StoreBusyError(StoreError):
+    """Somebody else holds it: it can be tried again."""
+
+
 class BlockStore(Protocol):
     """Gives out numbers. Each call is one atomic operation, may take long, and is made in a worker thread."""
 

@@ -321,7 +321,7 @@ class Desk:
         name = next((each for each in candidates if queue_hash(each) == said.queue), None)
         if name is None or said.lane not in Lane.__members__.values():
             return None
-        return SignedPlace(said.number, name, Lane(said.lane), said.order)
+        return SignedPlace(said.number, name, Lane(said.lane), said.order, said.joined - self._epoch_s)
 
     def _write_ticket(self, ticket: Ticket) -> str:
         joined = ticket.joined_at + self._epoch_s

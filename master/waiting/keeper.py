@@ -26,7 +26,7 @@ from master.queue.queues import Queues
 from master.queue.rows import Changes
 from master.queue.ticket_text import SECRET_BYTES, TicketText
 from master.queue.turn_numbers import TurnNumbers, first_number
-from master.store import QueueStore, RowsLostError, SavedQueue, StoreError
+from master.store import QueueStore, RowsLostError, SavedQueue, StoreBusyError, StoreError
 from master.waiting.number_row import NumberRow
 
 TICKETS: Final = 2**18
@@ -45,7 +45,11 @@ _LOOK_S: Final = 0.5
 """How often it is looked whether numbers run out while the store is silent."""
 _LOG_S: Final = 600.0
 _RESTORE_S: Final = 60.0
-"""A start waits so long for its queue, and no longer: 1,000,000 rows take some ten seconds."""
+_RESTORE_S_PER_ROW: Final = 1e-4
+"""A start waits so long for its queue: to be read, and then to be put back. a million takes 10 and 15 s of a CPU."""
+_BUSY_S: Final = 15.0
+"""So long it is tried again where another process holds the store: what is not read is lost."""
+_AGAIN_S: Final = 0.2
 _NUMBERS_S: Final = 5.0
 """And so long for its numbers and its secret."""
 FINISH_S: Final = 1.0
@@ -108,17 +112,30 @@ class QueueKeeper:
         whole = False
         with trio.move_on_after(_RESTORE_S) as deadline:
             try:
-                await self._put_back(await self._do(partial(self._store.load_queue, self._epoch_s), _RESTORE_S))
+                saved = await self._load()
+                deadline.deadline = trio.current_time() + _RESTORE_S + _RESTORE_S_PER_ROW * len(saved.rows)
+                await self._put_back(saved)
                 whole = True
             except StoreError as exc:
                 self._failed("queue_not_read", str(exc))
         if deadline.cancelled_caught:
-            self._failed("queue_not_read", f"took more than {_RESTORE_S:g} s")
+            self._failed("queue_not_read", "it took too long")
         if not whole:
             self._forget_store()
         with trio.move_on_after(_NUMBERS_S):
             await self._prepare()
         self._help_out()
+
+    async def _load(self) -> SavedQueue:
+        """Return what was kept; who else holds the store may hold it for a while. Raise StoreError."""
+        end = trio.current_time() + _BUSY_S
+        while True:
+            try:
+                return await self._do(partial(self._store.load_queue, self._epoch_s), _RESTORE_S)
+            except StoreBusyError:
+                if trio.current_time() > end:
+                    raise
+                await trio.sleep(_AGAIN_S)
 
     async def run(self) -> None:
         """Write whatever has changed, and have numbers before they are needed."""

@@ -27,7 +27,7 @@ from master.queue.queues import Queues
 from master.queue.rows import Changes
 from master.queue.ticket_text import TicketText
 from master.queue.turn_numbers import TurnNumbers
-from master.store import MemoryStore, QueueStore, SavedQueue, SqliteStore, StoreError
+from master.store import MemoryStore, QueueStore, SavedQueue, SqliteStore, StoreBusyError, StoreError
 from master.waiting.keeper import TICKETS, QueueKeeper
 from tests.master.queue.desk import Steady, signed
 
@@ -247,6 +247,7 @@ async def test_numbers_go_on_without_a_disk_and_are_counted_before_they_are_writ
         disk.full = False
         await trio.sleep(5.0)
         assert [row.number for row in disk.load_queue(0.0).rows] == mine
+        assert disk.take_block("ticket", 1) > max(mine), "the store counts on from there"
     # The clock was set back by a year, so only the store tells what was given.
     second = Master(disk, wall=WALL - 3e7)
     async with running(second):
@@ -274,6 +275,27 @@ async def test_a_store_that_cannot_be_read_is_written_over_in_time(autojump_cloc
         disk.full = False
         await trio.sleep(5.0)
         assert [row.client for row in disk.load_queue(0.0).rows] == [b"new"]
+
+
+async def test_a_store_that_somebody_else_holds_for_a_moment_is_read_afterwards(autojump_clock: object) -> None:
+    class Busy(Disk):
+        tries = 0
+
+        def load_queue(self, epoch_s: float) -> SavedQueue:
+            self.tries += 1
+            if 1 < self.tries <= 4:
+                raise StoreBusyError("database is locked")
+            return super().load_queue(epoch_s)
+
+    disk = Busy()
+    first = Master(disk)
+    async with running(first):
+        first.join("ann")
+        await trio.sleep(1.0)
+    second = Master(disk, wall=WALL + 10.0)
+    async with running(second):
+        assert second.line() == ["ann"]
+        assert second.events() == ["queue_restored"]
 
 
 async def test_a_disk_that_hangs_holds_neither_the_start_nor_the_numbers(autojump_clock: object) -> None:
