@@ -36,6 +36,8 @@ from master.pool_config import make_backend, make_health, make_pool
 from master.pool_watch import PoolWatch
 from master.probe import Questions
 from master.probing import Probing
+from master.queue_metrics import QueueMetrics
+from master.queue_watch import watch_queue
 from master.reload import Difference, compare
 from master.service import Master
 from master.told import AnswerPolicy
@@ -70,6 +72,10 @@ class Node(LogicalMachine):
         self.doors = make_doors(config.limits, config.access, rng)
         self._watch_doors()
         self.waiting = self._make_waiting()
+        self.queue_metrics = QueueMetrics(self.waiting) if self.waiting is not None else None
+        if self.queue_metrics is not None:
+            self.metrics.watch_queue(self.queue_metrics.collect)
+            self.metrics.bounds.update(self.queue_metrics.bounds())
         desk = self.waiting.desk if self.waiting is not None else None
         self.master = Master(self.pool, _answers(config.master), rng, observer, self.answers, self.doors, desk)
         self.add(self.master)
@@ -113,6 +119,7 @@ class Node(LogicalMachine):
             nursery.start_soon(self.watch.run)
             if self.waiting is not None:
                 nursery.start_soon(self.waiting.run)
+                nursery.start_soon(watch_queue, self.waiting, self._log, self.events, self._rng)
             async with trio.open_nursery() as port:
                 task_status.started(await port.start(self.entrances.serve, sockets))
             self._nursery = None

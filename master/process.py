@@ -163,9 +163,11 @@ class _House:
 
 def _make_lasting(node: Node, store: Store, log: Logger) -> Lasting | None:
     """Return what keeps the queue beyond the process, where there is one."""
-    if node.waiting is None:
+    if node.waiting is None or node.queue_metrics is None:
         return None
-    return Lasting(node.waiting, store, log, lambda kind, text: node.events.add(trio.current_time(), kind, text))
+    lasting = Lasting(node.waiting, store, log, lambda kind, text: node.events.add(trio.current_time(), kind, text))
+    node.queue_metrics.keeper = lasting.keeper
+    return lasting
 
 
 def _make_alerter(node: Node, log: Logger) -> Alerter:

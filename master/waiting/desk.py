@@ -41,6 +41,22 @@ _TEXTS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Where the operator has no word for it."""
+_WAITS: Final = (
+    QueueReason.NO_PLACE,
+    QueueReason.NO_BACKEND,
+    QueueReason.FEWER_BACKENDS,
+    QueueReason.RATE,
+    QueueReason.CALLS,
+    QueueReason.HELD,
+    QueueReason.IN_LINE,
+)
+_TOLD: Final[tuple[tuple[Result, str], ...]] = (
+    *((Result.WAIT, reason) for reason in _WAITS),
+    *((Result.NO_SERVER, reason) for reason in (*_WAITS, QueueReason.FULL)),
+    *((Result.CLOSED, reason) for reason in (QueueReason.FULL, QueueReason.CLOSED, Reason.LEFT)),
+    *((Result.DENIED, reason) for reason in (QueueReason.NO_QUEUE, QueueReason.USED)),
+)
+"""All that the queue tells but for OK."""
 
 
 @attrs.frozen
@@ -103,6 +119,8 @@ class Desk:
         """So many plain clients wait on their connections at once."""
         self.turned_away = 0
         """Plain clients that were told to come again because too many are held."""
+        self.told: dict[tuple[Result, str], int] = dict.fromkeys(_TOLD, 0)
+        """How often somebody was told so, by the result and its reason."""
         self._clock = clock
         self._pool = pool
         self._rng = rng
@@ -237,17 +255,22 @@ class Desk:
             "RetryAfter": waiting.retry_after_s,
             "Reason": waiting.reason,
         }
-        return Outcome(Result.WAIT, data, waiting.reason)
+        return self._count(Outcome(Result.WAIT, data, waiting.reason))
 
     def _refuse(self, answer: Closed | Denied) -> Outcome:
         if isinstance(answer, Denied):
-            return Outcome(Result.DENIED, {"Reason": answer.reason, "RetryAfter": None}, answer.reason)
+            return self._count(Outcome(Result.DENIED, {"Reason": answer.reason, "RetryAfter": None}, answer.reason))
         text = answer.text or _TEXTS.get(answer.reason, "")
         data = {"Reason": answer.reason, "RetryAfter": answer.retry_after_s, "Text": text}
-        return Outcome(Result.CLOSED, data, answer.reason)
+        return self._count(Outcome(Result.CLOSED, data, answer.reason))
 
     def _no_server(self, reason: str) -> Outcome:
-        return Outcome(Result.NO_SERVER, {"RetryAfter": self.times.again_s(self._rng)}, reason)
+        return self._count(Outcome(Result.NO_SERVER, {"RetryAfter": self.times.again_s(self._rng)}, reason))
+
+    def _count(self, outcome: Outcome) -> Outcome:
+        told = outcome.result, outcome.reason
+        self.told[told] = self.told.get(told, 0) + 1
+        return outcome
 
     def _read(self, now: float, visit: Visit) -> QueueAsk:
         """Return what is asked of the queue: by whom, with which place, in which lane."""

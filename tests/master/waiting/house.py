@@ -117,6 +117,17 @@ class House:
         later.attach(lambda messages: answers.append(said(messages)))
         return later, answers
 
+    def rush(self, people: int = 60) -> list[str]:
+        """Have more come to the only backend than there is room for; return who still waits when ten have got in."""
+        waiting = [f"w{i}" for i in range(people)]
+        full = max(self.users["b0"], 1)
+        while len(waiting) > people - 10:
+            self.users["b0"] = full - 1
+            self.tick(1.0)
+            waiting = [name for name in waiting if self.ask(name)["Result"] == "Wait"]
+            self.users["b0"] = full
+        return waiting
+
     def verifier(self, name: str) -> Verifier:
         return Verifier(KEYS.verifiers, name)
 
