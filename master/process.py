@@ -163,11 +163,9 @@ class _House:
 
 def _make_lasting(node: Node, store: Store, log: Logger) -> Lasting | None:
     """Return what keeps the queue beyond the process, where there is one."""
-    if node.waiting is None or node.queue_metrics is None:
+    if node.waiting is None:
         return None
-    lasting = Lasting(node.waiting, store, log, lambda kind, text: node.events.add(trio.current_time(), kind, text))
-    node.queue_metrics.keeper = lasting.keeper
-    return lasting
+    return Lasting(node.waiting, store, log, lambda kind, text: node.events.add(trio.current_time(), kind, text))
 
 
 def _make_alerter(node: Node, log: Logger) -> Alerter:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 import attrs
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -24,24 +24,11 @@ _NO_TEMPLATE: Final = "(none)"
 """Stands for templates that are configured no more, whose queues are still open."""
 
 
-class Kept(Protocol):
-    """What whoever keeps the queue beyond the process shows of itself; the counts are from the start."""
-
-    failing: bool
-    commits: int
-    failures: int
-
-    @property
-    def unwritten(self) -> int:
-        """Changes that would be lost now."""
-
-
 @attrs.define(eq=False)
 class QueueMetrics:
-    """`keeper`: of None there are no series."""
+    """Of what keeps the queue there are no series where nothing does."""
 
     room: WaitingRoom
-    keeper: Kept | None = None
 
     def bounds(self) -> dict[str, Callable[[], float]]:
         """Return how much of each bound is used, from 0 to 1."""
@@ -125,7 +112,7 @@ class QueueMetrics:
             yield _gauge("queue_goal_users", "Users at the target, by the control loop.", room.plan.goal)
 
     def _kept(self) -> Iterator[Metric]:
-        keeper = self.keeper
+        keeper = self.room.kept
         if keeper is None:
             return
         yield _gauge("queue_store_failing", "1: the queue could not be written last.", keeper.failing)

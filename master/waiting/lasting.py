@@ -42,6 +42,7 @@ class Lasting:
         )
         self.keeper.on_secrets = lambda: room.adopt_secrets(self.keeper.secrets)
         room.on_changed = self._note
+        room.kept = self.keeper
 
     async def restore(self) -> None:
         """Put back what was kept, before anybody asks."""

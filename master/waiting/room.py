@@ -50,6 +50,9 @@ class Kept(Protocol):
     """What was tried last, failed."""
     written_at: float
     """When the last commit ended well, or the start."""
+    commits: int
+    failures: int
+    """Both from the start."""
 
     @property
     def unwritten(self) -> int:

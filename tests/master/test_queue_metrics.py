@@ -28,7 +28,8 @@ Shown = dict[tuple[str, ...], float]
 
 
 def collect(house: House, keeper: Any = None) -> list[Metric]:
-    return list(QueueMetrics(house.room, keeper).collect(house.now))
+    house.room.kept = keeper
+    return list(QueueMetrics(house.room).collect(house.now))
 
 
 def show(house: House, keeper: Any = None) -> Shown:
@@ -234,6 +235,7 @@ class Kept:
     commits: int = 3
     failures: int = 0
     unwritten: int = 17
+    written_at: float = 0.0
 
 
 def test_the_store_is_shown_when_something_keeps_the_queue() -> None:
@@ -281,8 +283,8 @@ async def test_a_master_shows_a_queue_where_it_has_one_and_nothing_of_it_elsewhe
     value = node.metrics.registry.get_sample_value
     assert value("lambdamu_queue_waiting", {"template": "default", "lane": "plain"}) == 0
     assert "queue_store" not in shown
-    assert node.queue_metrics is not None
-    node.queue_metrics.keeper = Kept()
+    assert node.waiting is not None
+    node.waiting.kept = Kept()
     assert "lambdamu_queue_commits_total 3" in (await render(node.metrics.registry, openmetrics=False)).decode()
     assert trio.current_time() > 0
 

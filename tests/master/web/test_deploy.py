@@ -49,7 +49,9 @@ async def exported(site: Any) -> Exported:
         failure = LinkError("refused", "it refused")
         node.pool.record_failure(trio.current_time(), "b3")
         node.observer.probed("b3", failure, 0.0)
-        metrics.watch_queue(QueueMetrics(make_rush().room, Kept()).collect)
+        room = make_rush().room
+        room.kept = Kept()
+        metrics.watch_queue(QueueMetrics(room).collect)
         text = (await render(metrics.registry, openmetrics=False)).decode()
     names: Exported = {}
     for line in text.splitlines():
