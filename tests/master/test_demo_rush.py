@@ -46,11 +46,9 @@ def test_a_line_says_how_the_queue_stands() -> None:
         "counts": {"claimed": 300},
         "queues": [{"eta_s": 12.4, "drain_per_s": 9.6}],
     }
-    assert describe(queue) == (
-        "  120 wait (NoPlace), 5 called, 80 users of 90 on 2 backends, 300 let in, 10 a second, who joins now waits 12 s"
-    )
-    nobody = {**queue, "waiting": 0, "queues": []}
-    assert describe(nobody) == "nobody waits, 5 called, 80 users of 90 on 2 backends, 300 let in"
+    load = "5 called, 80 users of 90 on 2 backends, 300 let in"
+    assert describe(queue) == f"  120 wait (NoPlace), {load}, 10 a second, who joins now waits 12 s"
+    assert describe({**queue, "waiting": 0, "queues": []}) == f"nobody waits, {load}"
 
 
 def test_the_crowd_fits_the_time_that_is_given() -> None:
