@@ -1,7 +1,8 @@
 /* crowd: people who join a queue over few kept connections, poll when they are told to, and go in when it is their turn.
  *
  *     crowd port=N ask=HEX again=HEX clients=N [over=S] [conns=N] [seconds=S]
- *           [gateway=N http_ask=HEX http_again=HEX gateway_clients=N gateway_conns=N] watch=HEX [watch_every=S]
+ *           [gateway=N http_ask=HEX http_again=HEX gateway_clients=N gateway_conns=N http_watch=HEX]
+ *           watch=HEX [watch_every=S]
  *
  * `ask` is what a client says first, `again` what it says then; in both, 32 C stand for its id, and in `again` 88 T for
  * its ticket. Client k comes k / clients of `over` seconds after the beginning, on one of the connections, each of which
@@ -40,7 +41,7 @@ struct client {
 enum state { AWAY, ASKS, WAITS, IN, REFUSED };
 
 struct line {
-    int fd, http;
+    int fd, http, opening; /* opening: it waits for its first answer, to something else */
     unsigned char *out, *in;
     size_t out_size, out_room, got;
     uint32_t owed[OWED], first, last; /* who is owed an answer, in order */
@@ -53,7 +54,7 @@ static unsigned line_count, plain_lines;
 static struct client *clients;
 static uint32_t client_count, gateway_clients, *wheel;
 static uint64_t tick, now;
-static struct text ask, again, http_ask, http_again, watch;
+static struct text ask, again, http_ask, http_again, watch, http_watch;
 static struct histogram latency, by_gateway, watched;
 static uint64_t watch_asked, watch_every, watch_due, own_longest;
 
@@ -226,7 +227,9 @@ static void read_line(struct line *line) {
         long length = line->http ? http_end(line->in + at, line->got - at, &body) : value_end(line->in + at, line->got - at);
         if (length < 0) die("no such answer");
         if (length == 0) break;
-        if (line == &watcher) {
+        if (line->opening) {
+            line->opening = 0;
+        } else if (line == &watcher) {
             hist_add(&watched, (now - watch_asked) / FINE_US);
             watch_asked = 0;
         } else {
@@ -259,6 +262,11 @@ static void open_line(struct line *line, int port, int http) {
     if (connect(line->fd, (struct sockaddr *)&target, sizeof target) < 0 && errno != EINPROGRESS) die("connect");
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = line};
     epoll_ctl(queue, EPOLL_CTL_ADD, line->fd, &event);
+    /* A server that defers its accepts lets nobody in who has said nothing. */
+    const struct text *first = http ? &http_watch : &watch;
+    memcpy(room_in(line, first->size), first->bytes, first->size);
+    line->opening = 1;
+    flush_line(line);
 }
 
 /* Most that were let in within any 60 seconds. */
@@ -290,7 +298,7 @@ static void tell(double cpu_s) {
            "\"p50_us\": %lu, \"p99_us\": %lu, \"max_us\": %lu, \"gateway_answers\": %lu, \"gateway_p99_us\": %lu, "
            "\"gateway_max_us\": %lu, \"best_minute\": %lu, \"watched\": %lu, \"watched_p50_us\": %lu, \"watched_p99_us\": %lu, "
            "\"watched_max_us\": %lu, \"own_longest_us\": %lu, \"cpu_s\": %.6f}\n",
-           asks, answers, asks - answers, ok, turns, waits, closed, no_server, other, errors, waiting,
+           asks, answers, asks > answers ? asks - answers : 0, ok, turns, waits, closed, no_server, other, errors, waiting,
            (double)(last_join - began) / 1e6, (double)(last_answer - began) / 1e6, FINE_US * hist_at(&latency, 0.5),
            FINE_US * hist_at(&latency, 0.99), FINE_US * latency.max, by_gateway.total, FINE_US * hist_at(&by_gateway, 0.99), FINE_US * by_gateway.max,
            best_minute(), watched.total, FINE_US * hist_at(&watched, 0.5), FINE_US * hist_at(&watched, 0.99), FINE_US * watched.max, own_longest, cpu_s);
@@ -355,7 +363,7 @@ int main(int argc, char **argv) {
     int port = (int)number(argv, "port", 0), gateway = (int)number(argv, "gateway", 0);
     read_text(&ask, argv, "ask"), read_text(&again, argv, "again");
     read_text(&http_ask, argv, "http_ask"), read_text(&http_again, argv, "http_again");
-    read_text(&watch, argv, "watch");
+    read_text(&watch, argv, "watch"), read_text(&http_watch, argv, "http_watch");
     client_count = (uint32_t)number(argv, "clients", 1000);
     gateway_clients = gateway ? (uint32_t)number(argv, "gateway_clients", 0) : 0;
     line_count = (unsigned)number(argv, "conns", 200);
@@ -372,6 +380,9 @@ int main(int argc, char **argv) {
     queue = epoll_create1(0);
     for (unsigned i = 0; i < line_count; i++) open_line(&lines[i], i < plain_lines ? port : gateway, i >= plain_lines);
     open_line(&watcher, port, 0);
+    static struct epoll_event events[256];
+    for (unsigned i = 0; i <= line_count; i++)
+        while ((i < line_count ? &lines[i] : &watcher)->opening) turn(events, 256);
     puts("{\"ready\": 1}");
     fflush(stdout);
     while (fgets(order, sizeof order, stdin)) work(order, number(argv, "over", 1));
