@@ -170,7 +170,7 @@ class Conversations(Port):
     def _work(self, connection: Connection) -> None:
         """Answer batches until none is whole, an answer is owed, the peer does not keep up, or others have a turn."""
         gathered: list[bytes] = []
-        for _ in range(BATCHES_A_TURN if self._replied < BATCHES_OF_ALL else 1):
+        for _ in range(BATCHES_A_TURN if self._replied < BATCHES_OF_ALL else 2):
             if connection.rest is None and not self._take_batch(connection, gathered):
                 return
             if not self._answer(connection, gathered):
