@@ -104,7 +104,9 @@ class Master(LMObject):
         client = hash_of(data["Client"]) if data.get("Client") else None
         if client is not None:
             self._hear(now, client, peer, data.get("Failed", []))
-        ask = Ask(peer.family, _ALTERNATES if "Alternates" in wants else 0, data.get("Zone", ""), client)
+        alternates = _ALTERNATES if "Alternates" in wants else 0
+        # The queue knows itself who asks again; whom it lets in once more needs one more place.
+        ask = Ask(peer.family, alternates, data.get("Zone", ""), client, anew=self.desk is not None)
         plain = message.data is None
         if self.desk is None:
             return self.send_server(now, ask, peer, wants, plain=plain)

@@ -329,3 +329,17 @@ def test_between_a_death_and_the_next_look_at_the_room_nobody_is_let_in() -> Non
     assert quick(house.now, 4, ("192.0.2.9", 5)) is None
     house.tick(1)
     assert house.ask("ann")["Data"]["Reason"] == "FewerBackends"
+
+
+@pytest.mark.parametrize("way", ["leaves", "goes to another queue"])
+def test_each_turn_has_a_place_of_its_own(way: str) -> None:
+    house = House(10, target_load=1.0, templates=(TemplatePolicy("*"),))
+    turns: set[str] = set()
+    for number in range(30):
+        queue = f"q{number}" if way == "goes to another queue" else "default"
+        turns.add(house.ask("ann", Queue=queue, Want=["Turn"])["Data"].get("Turn", ""))
+        if way == "leaves":
+            house.ask("ann", Leave=True)
+        house.settle()
+    turns.discard("")
+    assert len(turns) == house.pool["b0"].users(house.now) == 10
