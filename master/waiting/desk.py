@@ -13,10 +13,11 @@ from typing import Any, Final
 
 import attrs
 
-from lambdamu.messages import BACKEND_WORKS, TURN, QueueReason, Reason, Result
+from lambdamu.messages import TURN, QueueReason, Reason, Result
 from lambdamu.networks import Networks
 from lambdamu.passes import VIP
 from lambdamu.turns import NOBODY, backend_hash
+from master.ask_data import spelled
 from master.core.answers import Ask, Assignment, Refused, State
 from master.core.answers import Reason as PoolReason
 from master.core.pool import Pool
@@ -301,8 +302,12 @@ class Desk:
         if grant is None or state is None or state in _DEAD:
             return attrs.evolve(ask, lane=Lane.RESUME)
         over = grant.turn is not None and now + self._epoch_s >= grant.until
-        refused = any(why in BACKEND_WORKS for _, _, why in visit.data.get("Failed", ()))
-        return attrs.evolve(ask, renew=over or refused or state is State.DRAIN)
+        return attrs.evolve(ask, renew=over or self._failed(grant.name, visit) or state is State.DRAIN)
+
+    def _failed(self, name: str, visit: Visit) -> bool:
+        """Whether it says that it could not use a backend; what it says of others is of an earlier ask."""
+        told = self._pool[name].told.values()
+        return any((spelled(ip), port) in told for ip, port, _ in visit.data.get("Failed", ()))
 
     def _state(self, now: float, name: str) -> State | None:
         """Return how a backend stands; None for one that is not configured any more."""

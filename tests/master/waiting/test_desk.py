@@ -343,3 +343,13 @@ def test_each_turn_has_a_place_of_its_own(way: str) -> None:
         house.settle()
     turns.discard("")
     assert len(turns) == house.pool["b0"].users(house.now) == 10
+
+
+def test_who_cannot_reach_the_backend_is_not_sent_there_again_for_all_the_time_that_it_is_remembered() -> None:
+    house = House(10, 10)
+    first = house.ask("ann")["Data"]
+    failed = [{**first, "Why": "refused"}]
+    second = house.ask("ann", Failed=failed)["Data"]
+    assert second["Port"] != first["Port"]
+    assert house.ask("ann", Failed=failed)["Data"] == second, "the same ask once more"
+    assert house.room.queues.tally.claimed == 2
