@@ -214,6 +214,8 @@ class Desk:
         if isinstance(assignment, Refused):
             return None
         grant = Grant(assignment.place.name)
+        if ticket.lane is Lane.RESUME:
+            self.turns.resumed(ticket.client)
         if turned:
             grant = self._sign(now, grant, ticket.client)
         self.queues.claim(now, ticket.number, grant.write())

@@ -353,3 +353,24 @@ def test_who_cannot_reach_the_backend_is_not_sent_there_again_for_all_the_time_t
     assert second["Port"] != first["Port"]
     assert house.ask("ann", Failed=failed)["Data"] == second, "the same ask once more"
     assert house.room.queues.tally.claimed == 2
+
+
+def test_a_turn_leads_into_the_lane_of_those_whose_backend_has_died_once() -> None:
+    house = House(100, 100, 100, target_load=1.0)
+    first = house.ask("ann", Want=["Turn", "Name"])["Data"]
+    house.users = dict.fromkeys(house.users, 100)
+    house.kill(first["Name"])
+    house.tick(130)  # her ticket is forgotten
+    house.ask("bob")
+    assert house.ask("ann", Ticket=first["Turn"])["Data"]["Position"] == 0
+    house.users.update({name: 99 for name in house.users if name not in house.dead})
+    house.tick(1)
+    second = house.ask("ann", Want=["Turn", "Name"])["Data"]
+    house.ask("bob")
+    house.users = dict.fromkeys(house.users, 100)
+    house.kill(second["Name"])
+    house.tick(130)
+    house.ask("cid")
+    assert house.ask("ann", Ticket=first["Turn"])["Data"]["Position"] == 1, "she has come back for that one"
+    house.ask("ann", Leave=True)
+    assert house.ask("ann", Ticket=second["Turn"])["Data"]["Position"] == 0
