@@ -138,6 +138,11 @@ class Queues:
         self._course.claim(now, ticket, grant)
         return True
 
+    def amend(self, ticket: Ticket, grant: str) -> None:
+        """Hear that one who was let in was told more than before."""
+        ticket.grant = grant
+        self.book.renewed(ticket)
+
     def put_back(self, now: float, rng: random.Random, number: int) -> Waiting | None:
         """Hear that there is no backend for a called client: it keeps its place, and nobody is called until the next
         room. Return what to answer; None: it is not called.

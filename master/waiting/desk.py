@@ -213,7 +213,7 @@ class Desk:
         assignment = self._pool.assign(now, self._rng, attrs.evolve(visit.ask, alternates=0) if turned else visit.ask)
         if isinstance(assignment, Refused):
             return None
-        grant = Grant(assignment.place.name)
+        grant = Grant(assignment.place.name, until=now + self._epoch_s + self.turns.turn_s)
         if ticket.lane is Lane.RESUME:
             self.turns.resumed(ticket.client)
         if turned:
@@ -238,7 +238,7 @@ class Desk:
         ticket = self.queues.known(now, ask)
         if TURN in visit.wants and grant.turn is None and ticket is not None:
             grant = self._sign(now, grant, ticket.client)
-            ticket.grant = grant.write()
+            self.queues.amend(ticket, grant.write())
         turn = grant.turn if TURN in visit.wants else None
         place = self._pool[grant.name].place(visit.ask.family)
         return self._ok(Assignment(place, (), PoolReason.AGAIN), visit, turn)
@@ -303,7 +303,8 @@ class Desk:
         state = self._state(now, grant.name) if grant is not None else None
         if grant is None or state is None or state in _DEAD:
             return attrs.evolve(ask, lane=Lane.RESUME)
-        over = grant.turn is not None and now + self._epoch_s >= grant.until
+        # Its place went to somebody else long ago if it never came there: what it was told lets nobody in any more.
+        over = now + self._epoch_s >= grant.until
         return attrs.evolve(ask, renew=over or self._failed(grant.name, visit) or state is State.DRAIN)
 
     def _failed(self, name: str, visit: Visit) -> bool:

@@ -79,8 +79,11 @@ def test_who_was_let_in_and_asks_again_is_told_the_same() -> None:
 def test_a_turn_is_signed_for_who_comes_to_want_it_later_and_once() -> None:
     house = House(10)
     house.ask("ann")
+    house.room.queues.take_changes()
     turns = {house.ask("ann", Want=["Turn"])["Data"]["Turn"] for _ in range(3)}
     assert len(turns) == 1
+    [row] = house.room.queues.take_changes().rows
+    assert turns.pop() in (row.grant or ""), "nor is there a second one after a restart"
 
 
 @pytest.mark.parametrize("why", ["TurnExpired", "TurnUsed", "Full"])
@@ -103,12 +106,15 @@ def test_who_was_not_let_in_by_the_backend_stands_where_he_stood_once(why: str) 
     assert house.ask("ann", Failed=failed)["Data"]["Position"] == 1, "behind bob, the second time"
 
 
-def test_a_turn_that_is_over_gives_a_new_place_and_not_a_second_backend_slot() -> None:
+@pytest.mark.parametrize("want", [["Turn"], []])
+def test_an_answer_that_is_over_gives_a_new_place_and_not_a_second_backend_slot(want: list[str]) -> None:
     house = House(1, target_load=1.0, turn_s=10.0)
-    house.ask("ann", Want=["Turn"])
+    house.ask("ann", Want=want)
     house.tick(11)
     assert house.ask("bob")["Result"] == "OK", "ann never came"
     assert house.ask("ann", Want=["Turn"])["Result"] == "Wait"
+    house.tick(11)
+    assert house.ask("ann", Want=want)["Result"] == "OK", "nor did bob, and she stands before all others"
 
 
 @pytest.mark.parametrize("shown", ["ticket", "turn", "failed", "nothing"])
