@@ -380,3 +380,12 @@ def test_a_turn_leads_into_the_lane_of_those_whose_backend_has_died_once() -> No
     assert house.ask("ann", Ticket=first["Turn"])["Data"]["Position"] == 1, "she has come back for that one"
     house.ask("ann", Leave=True)
     assert house.ask("ann", Ticket=second["Turn"])["Data"]["Position"] == 0
+
+
+def test_who_opens_all_the_queues_there_may_be_shuts_nobody_out_who_names_none() -> None:
+    house = House(1000, templates=(TemplatePolicy("*"),), max_queues=5)
+    for number in range(10):
+        house.ask(f"c{number}", Queue=f"q{number}")
+    assert house.ask("dan", Queue="another")["Data"]["Reason"] == "Full"
+    assert house.ask("ann")["Result"] == "OK"
+    assert said(house.reply())["Result"] == "OK"
