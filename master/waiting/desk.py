@@ -25,7 +25,7 @@ from master.queue.answers import Again, Closed, Denied, Go, QueueAsk, SignedPlac
 from master.queue.limits import Room
 from master.queue.lines import DEFAULT
 from master.queue.queues import Queues
-from master.queue.ticket import CALLED, CLAIMED, Lane, Ticket
+from master.queue.ticket import CALLED, CLAIMED, WAITING, Lane, Ticket
 from master.queue.ticket_text import SignedPlace as TicketPlace
 from master.queue.ticket_text import TicketText, queue_hash
 from master.told import AnswerPolicy, describe
@@ -193,8 +193,8 @@ class Desk:
         """Tell those who were called, or have waited for long enough."""
         for ticket in self.queues.take_news():
             visit, tell = self._held.get(ticket.number, (None, None))
-            if visit is None or tell is None:
-                continue
+            if visit is None or tell is None or ticket.stage is WAITING:
+                continue  # it has gone, or was called twice since the last time and is back in its place
             if ticket.stage is not CALLED:
                 outcome: Outcome | None = self._no_server(self.queues.reason)
             else:

@@ -11,6 +11,7 @@ from lambdamu.datapack import Decoder
 from lambdamu.messages import Message
 from lambdamu.objects import Later
 from lambdamu.turns import Turn, TurnFault, client_hash
+from master.queue.limits import Room
 from master.queue.policy import Mode, TemplatePolicy
 from master.waiting.orders import Order
 from tests.master.waiting.house import EPOCH_S, House, said
@@ -389,3 +390,18 @@ def test_who_opens_all_the_queues_there_may_be_shuts_nobody_out_who_names_none()
     assert house.ask("dan", Queue="another")["Data"]["Reason"] == "Full"
     assert house.ask("ann")["Result"] == "OK"
     assert said(house.reply())["Result"] == "OK"
+
+
+def test_who_was_called_twice_between_two_looks_and_is_back_in_his_place_is_still_held() -> None:
+    house = House(1, target_load=1.0)
+    house.arrive(house.ask("ann"))
+    _, answers = house.plain()
+    for mode in (Mode.AUTO, Mode.HOLD, Mode.AUTO):
+        house.room.order(house.now, "", Order("ops", "test", 0.0, mode=mode))
+        house.room.queues.settle(house.now, Room(1))
+    house.tick()  # ann is there after all
+    assert not answers
+    house.users["b0"] = 0
+    house.tick(3)
+    assert [answer["Result"] for answer in answers] == ["OK"]
+    assert not house.room.queues.book.places
