@@ -253,8 +253,8 @@ class Queues:
         """Tell one where it stands, and renew its lease."""
         ahead = self.lines[ticket.queue].ahead(ticket) if ticket.stage is WAITING else 0
         ticket.shown = ahead if ticket.shown is None else min(ticket.shown, ahead)
-        ticket.polled_at, ticket.away = now, away
-        ticket.retry_after_s = self._estimator.retry_after(now, rng, ticket, ahead)
+        retry_after_s = self._estimator.retry_after(now, rng, ticket, ahead)
+        ticket.polled_at, ticket.retry_after_s, ticket.away = now, retry_after_s, away
         if not ticket.held:
             ticket.lease_until = now + self._course.lease_s(ticket)
         self.book.renewed(ticket)
