@@ -84,6 +84,7 @@ class Estimates:
         self._wait_ended(_promise(ticket).called_at, ticket, claimed=False)
 
     def left(self, now: float, ticket: Ticket) -> None:
+        self.calendar.give_back(now, ticket.polled_at + ticket.retry_after_s)
         self._wait_ended(now, ticket, claimed=False)
 
     def _wait(self, ticket: Ticket, ahead: int) -> Wait | None:

@@ -108,6 +108,14 @@ class Calendar:
         self._taken[second] = self._taken.get(second, 0) + 1
         return (at if second == math.floor(at) else second + rng.random()) - now
 
+    def give_back(self, now: float, at: float) -> None:
+        """Hear that nobody will poll `at` a moment for which a place is kept, if that is still to come."""
+        second = math.floor(at)
+        if at > now and self._taken.get(second, 0):
+            self._taken[second] -= 1
+            for full in self._full.values():
+                full.discard(second)
+
     def _find(self, second: int, places: int, full: _Full) -> int:
         """Return the first second from that one on that has a place."""
         second = full.first_free(second)

@@ -405,3 +405,10 @@ def test_who_was_called_twice_between_two_looks_and_is_back_in_his_place_is_stil
     house.tick(3)
     assert [answer["Result"] for answer in answers] == ["OK"]
     assert not house.room.queues.book.places
+
+
+def test_who_waits_on_his_connection_takes_no_place_from_those_who_poll() -> None:
+    house = House(0)
+    for _ in range(50):
+        house.plain()
+    assert not len(house.room.estimates.calendar)
