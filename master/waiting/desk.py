@@ -235,6 +235,8 @@ class Desk:
         """Tell somebody the same as before; the address is that of now."""
         grant = Grant.read(text)
         assert grant is not None  # noqa: S101 - or it would have begun anew
+        if self._is_awaited(grant.name):
+            return self._no_server(QueueReason.NO_BACKEND)
         ticket = self.queues.known(now, ask)
         if TURN in visit.wants and grant.turn is None and ticket is not None:
             grant = self._sign(now, grant, ticket.client)
@@ -301,6 +303,8 @@ class Desk:
         """Judge what somebody who was let in may have: the same again, or a new place."""
         grant = Grant.read(known.grant)
         state = self._state(now, grant.name) if grant is not None else None
+        if grant is not None and self._is_awaited(grant.name):
+            return ask  # nobody knows yet what became of it while this master was not there
         if grant is None or state is None or state in _DEAD:
             return attrs.evolve(ask, lane=Lane.RESUME)
         # Its place went to somebody else long ago if it never came there: what it was told lets nobody in any more.
@@ -311,6 +315,10 @@ class Desk:
         """Whether it says that it could not use a backend; what it says of others is of an earlier ask."""
         told = self._pool[name].told.values()
         return any((spelled(ip), port) in told for ip, port, _ in visit.data.get("Failed", ()))
+
+    def _is_awaited(self, name: str) -> bool:
+        """Whether a backend was there at the start and has not been probed since."""
+        return name in self._names and self._pool[name].awaited
 
     def _state(self, now: float, name: str) -> State | None:
         """Return how a backend stands; None for one that is not configured any more."""

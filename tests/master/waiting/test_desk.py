@@ -412,3 +412,21 @@ def test_who_waits_on_his_connection_takes_no_place_from_those_who_poll() -> Non
     for _ in range(50):
         house.plain()
     assert not len(house.room.estimates.calendar)
+
+
+@pytest.mark.parametrize("died", [False, True])
+def test_who_was_let_in_before_a_restart_is_told_the_same_when_it_is_known_what_became_of_his_backend(
+    died: bool,
+) -> None:
+    before, house = House(10, 10), House(10, 10, probed=False)
+    first = before.ask("ann", Want=["Name", "Turn"])
+    house.room.queues.restore(house.now, before.room.queues.take_changes().rows, ())
+    house.settle()
+    assert house.ask("ann", Want=["Name", "Turn"])["Result"] == "NoServer"
+    if died:
+        house.dead.add(first["Data"]["Name"])
+        house.pool.record_failure(house.now, first["Data"]["Name"])
+    house.tick()
+    again = house.ask("ann", Want=["Name", "Turn"])
+    assert again["Result"] == "OK"
+    assert (again == first) is not died
