@@ -11,8 +11,11 @@ from lambdamu.datapack import Decoder
 from lambdamu.messages import Message
 from lambdamu.objects import Later
 from lambdamu.turns import Turn, TurnFault, client_hash
+from master.core.backend import Backend
 from master.queue.limits import Room
 from master.queue.policy import Mode, TemplatePolicy
+from master.service import Master
+from master.told import AnswerPolicy
 from master.waiting.orders import Order
 from tests.master.waiting.house import EPOCH_S, House, said
 
@@ -430,3 +433,55 @@ def test_who_was_let_in_before_a_restart_is_told_the_same_when_it_is_known_what_
     again = house.ask("ann", Want=["Name", "Turn"])
     assert again["Result"] == "OK"
     assert (again == first) is not died
+
+
+@pytest.mark.parametrize("client", ["ann", None])
+def test_a_ticket_that_is_shown_to_two_masters_of_one_queue_lets_in_once(client: str | None) -> None:
+    house = House(1, target_load=1.0)
+    house.arrive(house.ask("bob"))
+    ticket = house.ask(client)["Data"]["Ticket"]
+    house.users["b0"] = 0
+    house.tick(3)
+    another = Master(house.pool, AnswerPolicy(2.0, 2.0), house.rng, house.ears, None, None, house.room.desk)
+    first = house.ask(client, Ticket=ticket, Want=["Turn"])
+    assert first["Result"] == "OK"
+    house.master = another
+    second = house.ask(client, Ticket=ticket, Want=["Turn"])
+    used = {"Result": "Denied", "Data": {"Reason": "Used", "RetryAfter": None}}
+    assert second == (first if client else used)
+    assert house.ask(None, Ticket=ticket) == used
+    assert house.room.queues.tally.claimed == 2
+
+
+def test_who_hangs_up_at_the_moment_of_his_call_and_comes_again_has_one_place() -> None:
+    house = House(1, target_load=1.0)
+    house.arrive(house.ask("bob"))
+    first, answers = house.plain()
+    house.plain("198.51.100.1")
+    house.users["b0"] = 0
+    house.pool.record_report(house.now, house.rng, "b0", 0, house.now, ("10.0.0.1", 9000))
+    first.cancel()
+    house.plain()
+    house.tick(3)
+    assert not answers
+    assert house.room.queues.tally.claimed == 2
+    assert house.room.desk.held == house.room.queues.book.waiting == 1
+
+
+def test_all_who_wait_are_answered_when_the_pool_is_emptied_and_filled_again() -> None:
+    house = House(200, target_load=1.0)
+    house.kill("b0")
+    house.tick(1)
+    held = [house.plain(f"192.0.{number}.1")[1] for number in range(100)]
+    tickets = [house.ask(f"c{number}", host=f"198.51.{number}.1")["Data"]["Ticket"] for number in range(100)]
+    house.pool.change(house.now, [], frozenset())
+    house.room.desk.adopt_backends()
+    house.users.clear()
+    house.tick(2)
+    assert not any(held)
+    house.pool.change(house.now, [Backend("b1", capacity=200)], frozenset())
+    house.room.desk.adopt_backends()
+    house.users["b1"] = 0
+    house.tick(2)
+    assert {answer["Result"] for [answer] in held} == {"OK"}
+    assert {house.ask(f"c{number}", Ticket=ticket)["Result"] for number, ticket in enumerate(tickets)} == {"OK"}
