@@ -485,3 +485,14 @@ def test_all_who_wait_are_answered_when_the_pool_is_emptied_and_filled_again() -
     house.tick(2)
     assert {answer["Result"] for [answer] in held} == {"OK"}
     assert {house.ask(f"c{number}", Ticket=ticket)["Result"] for number, ticket in enumerate(tickets)} == {"OK"}
+
+
+def test_while_no_backend_is_there_nobody_is_promised_anything_and_the_first_look_again_soon() -> None:
+    house = House(1, target_load=1.0)
+    first = house.rush()[0]
+    assert house.ask(first)["Data"]["ETA"] > 0
+    house.kill("b0")
+    house.tick(31)
+    wait = house.ask(first)["Data"]
+    assert (wait["ETA"], wait["ETA90"], wait["Reason"]) == (None, None, "NoBackend")
+    assert 1.0 <= wait["RetryAfter"] <= 2.0
