@@ -77,7 +77,7 @@ class House:
                     self.pool.record_report(
                         self.now, self.rng, name, count, self.now, ("10.0.0.1", 9000 + int(name[1:]))
                     )
-            survey = Survey(self.room.policy.target_load)
+            survey = Survey(self.room.policy.target_load, self.room.asks_cpu)
             for member in self.pool:
                 survey.add(member, self.now)
             self.room.look(self.now)
