@@ -19,15 +19,22 @@ BACKOFF: Final = Backoff(first_s=0.2, most_s=2.0)
 
 
 async def ask_any(
-    ask: Callable[[Address], Awaitable[Answer | Failure]], masters: Sequence[Address], rng: random.Random
+    ask: Callable[[Address], Awaitable[Answer | Failure]],
+    masters: Sequence[Address],
+    rng: random.Random,
+    *,
+    first: Address | None = None,
 ) -> tuple[Address, Answer] | Failure:
-    """Ask masters in an order of chance until one answers; return it with its answer, or why none did."""
+    """Ask masters, `first` before the others and those in an order of chance, until one answers.
+
+    Return it with its answer, or why none did.
+    """
     failures: dict[Address, Failure] = {}
     left = list(dict.fromkeys(masters))
     for tries in range(ROUNDS):
         if tries:
             await trio.sleep(BACKOFF.wait_s(tries - 1, rng))
-        for master in rng.sample(left, len(left)):
+        for master in sorted(rng.sample(left, len(left)), key=lambda master: master != first):
             answer = await ask(master)
             if isinstance(answer, Answer):
                 return master, answer

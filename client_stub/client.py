@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import random
 from functools import partial
 from typing import Final
 
 import attrs
+import trio
 from rich.text import Text
 
 from client_stub.caller import ask_any
+from client_stub.crowd_report import run_crowd
 from client_stub.interrupt import until_signal
 from client_stub.options import ClientOptions, tls_of
 from client_stub.report import run_load
-from client_stub.show import complain, put_json, put_line
+from client_stub.show import Status, complain, place_text, put_json, put_line
 from client_stub.tally import FAILED, NO_BACKEND, OK
+from client_stub.waiting import Waiting
 from lambdamu.address import Address, printable
 from lambdamu.answers import Answer, Failure, explain
 from lambdamu.caller import Caller
+from lambdamu.messages import Result
 
 __all__ = ["ClientOptions", "run_client", "tls_of"]
 
@@ -26,9 +31,14 @@ _NOT_REACHED: Final = "Failed"
 
 
 async def run_client(options: ClientOptions) -> int:
-    """Be one client, or a load of them, and return the exit code: 0, 1 failed or stopped by a signal, 3 no backend."""
+    """Be one client, a load or a crowd of them, and return the exit code.
+
+    0, 1: failed or stopped by a signal, 3: no backend.
+    """
     caller = Caller(options.user_name, options.user_mail, options.timeout_s, options.tls)
     rng = random.Random()
+    if options.is_crowd:
+        return await run_crowd(options, caller, rng)
     if options.is_load:
         return await run_load(options, caller, rng)
     return await _OneClient(options, caller, rng).run()
@@ -61,17 +71,23 @@ class _OneClient:
         self._caller = caller
         self._rng = rng
         self._shown = False
+        self._waiting: Waiting | None = None
 
     async def run(self) -> int:
         code = await until_signal(self._ask_and_go)
         if code is None:
-            complain("stopped by a signal")
+            left = self._waiting is not None and self._waiting.left
+            complain("stopped by a signal" + ("; it has left the queue" if left else ""))
             self._show(Outcome(_NOT_REACHED))
             return FAILED
         return code
 
     async def _ask_and_go(self) -> int:
-        asked = await ask_any(partial(self._caller.ask, data=self._options.data), self._options.masters, self._rng)
+        asked = await self._ask()
+        if asked is None:
+            complain(f"it was not let in within {self._options.wait:g} s, and has left")
+            self._show(Outcome(Result.WAIT))
+            return NO_BACKEND
         if isinstance(asked, Failure):
             return self._fail(asked, Outcome(_NOT_REACHED))
         master, answer = asked
@@ -84,6 +100,16 @@ class _OneClient:
             self._show(Outcome(answer.result, answer.ip, answer.port))
             return OK
         return await self._go(answer, endpoint)
+
+    async def _ask(self) -> tuple[Address, Answer] | Failure | None:
+        """Return what a master has said at last; None when it took too long."""
+        options = self._options
+        if not options.waits:
+            return await ask_any(partial(self._caller.ask, data=options.data), options.masters, self._rng)
+        with Status() as status, trio.move_on_after(math.inf if options.wait is None else options.wait):
+            self._waiting = Waiting(options, self._caller, self._rng, lambda place: status.say(place_text(place)))
+            return await self._waiting.ask()
+        return None
 
     async def _go(self, answer: Answer, endpoint: Address) -> int:
         async with self._caller.login(endpoint, answer.turn) as login:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import resource
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
@@ -98,7 +99,10 @@ class Load:
     async def _ask(self) -> Answer | None:
         self.tally.asked += 1
         began = trio.current_time()
-        asked = await ask_any(partial(self._caller.ask, data=self._options.data), self._options.masters, self._rng)
+        data = self._options.data
+        if self._options.waits:  # so it is answered at once, and not held as an old client is
+            data = (data or {}) | {"Client": secrets.token_hex(16)}
+        asked = await ask_any(partial(self._caller.ask, data=data), self._options.masters, self._rng)
         if isinstance(asked, Failure):
             self.tally.ask_failed(asked)
             return None

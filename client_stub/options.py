@@ -19,6 +19,11 @@ def _positive(_options: Any, field: attrs.Attribute[Any], value: float) -> None:
         raise ValueError(f"'{field.name}' must be a number above 0: {value}")
 
 
+def _sayable(_options: Any, field: attrs.Attribute[str | None], value: str | None) -> None:
+    if value is not None and not 0 < len(value.encode(errors="surrogatepass")) <= 128:
+        raise ValueError(f"'{field.name}' must have 1 to 128 bytes")
+
+
 def _said_name(_options: Any, field: attrs.Attribute[str], value: str) -> None:
     if not value or any("\ud800" <= char <= "\udfff" for char in value):
         raise ValueError(f"'{field.name}' must be a text that is not empty and valid UTF-8")
@@ -53,12 +58,38 @@ class ClientOptions:
 
     turn: bool = False
     """Whether a Turn is wanted, and handed on."""
+    waits: bool = False
+    """Whether it says who it is, so that a queue can give it a place, and waits there. With an id it wants a Turn."""
+    wait: float | None = attrs.field(default=None, validator=optional(_positive))
+    """So long it waits in a queue, seconds, and leaves then; None: as long as it takes."""
+    away: float | None = attrs.field(default=None, validator=optional(_positive))
+    """Once it has a place it goes to the background for so long, and is silent there; None: it stays."""
+    queue: str | None = attrs.field(default=None, validator=_sayable)
+    connections: int | None = attrs.field(default=None, validator=optional(ge(1)))
+    """Many clients are a crowd that asks over so many connections at most; None: each ask has one of its own."""
+    stay: float | None = attrs.field(default=None, validator=optional(ge(0)))
+    """Of a crowd: each goes to its backend and stays so long; None: it is only counted."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.connections is None and self.stay is not None:
+            raise ValueError("--stay goes with --connections; without them it is --hold")
+        if not self.waits and (self.wait, self.away, self.queue, self.connections) != (None,) * 4:
+            raise ValueError("who asks plainly has no place to wait in: leave --plain out")
+        if self.is_load and not self.is_crowd and (self.wait, self.away, self.queue) != (None,) * 3:
+            raise ValueError("many clients wait in a queue only with --connections")
+        if self.is_crowd and (self.hold or self.ask_only):
+            raise ValueError("with --connections clients go to their backends only by --stay, which is their --hold")
 
     @property
     def data(self) -> dict[str, Any] | None:
         """The `Data` of an ask; None: the ask is a plain one."""
         said: dict[str, Any] = {} if self.pass_text is None else {"Pass": self.pass_text}
         return (said | {"Want": [TURN]} if self.turn else said) or None
+
+    @property
+    def is_crowd(self) -> bool:
+        """Whether clients share connections."""
+        return self.connections is not None
 
     @property
     def is_load(self) -> bool:

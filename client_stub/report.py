@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import resource
 import sys
+from collections.abc import Mapping
 from typing import Final
 
 import trio
@@ -17,7 +18,8 @@ from client_stub.interrupt import until_signal
 from client_stub.load import Load, file_slots
 from client_stub.options import ClientOptions
 from client_stub.show import complain, put_json, put_line, put_table
-from client_stub.tally import FAILED, Tally, quantiles, sorted_backends
+from client_stub.tally import FAILED, BackendTally, Tally, quantiles, sorted_backends
+from lambdamu.address import Address
 from lambdamu.caller import Caller
 
 _REFRESH_S: Final = 0.1
@@ -66,17 +68,17 @@ def _report(tally: Tally, *, json: bool) -> None:
         put_json(tally.to_json())
         return
     if tally.backends:
-        put_table(backend_table(tally))
+        put_table(backend_table(tally.backends))
     put_line(Text(f"asked {tally.asked}, no server {tally.no_server}, failed {tally.failed}"))
     if tally.answer_s:
         put_line(Text(f"answered in {answer_times(tally)}"))
 
 
-def backend_table(tally: Tally) -> Table:
+def backend_table(backends: Mapping[Address, BackendTally]) -> Table:
     table = Table("backend")
     for heading in ("sent", "connected", "failed"):
         table.add_column(heading, justify="right")
-    for endpoint, backend in sorted_backends(tally):
+    for endpoint, backend in sorted_backends(backends):
         table.add_row(str(endpoint), str(backend.sent), str(backend.connected), str(backend.failed))
     return table
 

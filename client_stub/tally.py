@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
@@ -87,7 +88,7 @@ class Tally:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "backends": {str(endpoint): attrs.asdict(backend) for endpoint, backend in sorted_backends(self)},
+            "backends": {str(endpoint): attrs.asdict(backend) for endpoint, backend in sorted_backends(self.backends)},
             "answer_s": quantiles(self.answer_s),
             "asked": self.asked,
             "no_server": self.no_server,
@@ -95,8 +96,8 @@ class Tally:
         }
 
 
-def sorted_backends(tally: Tally) -> list[tuple[Address, BackendTally]]:
-    return sorted(tally.backends.items(), key=lambda item: (item[0].host, item[0].port))
+def sorted_backends(backends: Mapping[Address, BackendTally]) -> list[tuple[Address, BackendTally]]:
+    return sorted(backends.items(), key=lambda item: (item[0].host, item[0].port))
 
 
 def quantiles(times: list[float]) -> dict[str, float | None]:

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from lambdamu.client import ClientPolicy as ClientPolicy
     from lambdamu.client import Connection as Connection
     from lambdamu.client import Peers as Peers
+    from lambdamu.client import Place as Place
     from lambdamu.client import Tls as Tls
     from lambdamu.client import connect as connect
 
-__all__ = ["Client", "ClientObserver", "ClientPolicy", "Connection", "Peers", "Tls", "connect"]
+__all__ = ["Client", "ClientObserver", "ClientPolicy", "Connection", "Peers", "Place", "Tls", "connect"]
 
 
 def __getattr__(name: str) -> Any:

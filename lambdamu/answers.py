@@ -25,6 +25,7 @@ from lambdamu.messages import (
     Message,
     Result,
     as_array,
+    as_count,
     as_map,
     as_text,
 )
@@ -41,6 +42,20 @@ for it: or the device would go on waiting when its network is back."""
 
 _FOR_GOOD: Final = frozenset({LinkFault.CERTIFICATE, LinkFault.TLS})
 """A moment later a peer shows the same certificate, and speaks TLS as little."""
+
+
+@attrs.frozen
+class Place:
+    """Where a client stands in a queue. `position`: people ahead, 0: it is next; `eta_s`, `eta90_s`: the wait that is
+    left, its mean and what nine in ten waits do not exceed. None: unknown. `reason`: why it waits, one word.
+    """
+
+    position: int | None
+    eta_s: float | None
+    eta90_s: float | None
+    retry_after_s: float
+    reason: str | None = None
+    queue: str | None = None
 
 
 @attrs.frozen
@@ -78,6 +93,16 @@ class Answer:
     @property
     def reason(self) -> str | None:
         return as_text(self.data.get("Reason"))
+
+    @property
+    def place(self) -> Place | None:
+        """Where it stands, if it is to wait and was told when to ask again: no other Wait is to the protocol."""
+        retry_after_s = self.retry_after_s
+        if self.result is not Result.WAIT or retry_after_s is None:
+            return None
+        eta_s, eta90_s = _seconds(self.data.get("ETA")), _seconds(self.data.get("ETA90"))
+        position, queue = as_count(self.data.get("Position")), as_text(self.data.get("Queue"))
+        return Place(position, eta_s, eta90_s, retry_after_s, self.reason, queue)
 
     @property
     def ticket(self) -> str | None:

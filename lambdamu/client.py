@@ -17,20 +17,23 @@ import attrs
 import trio
 
 from lambdamu.address import Address
-from lambdamu.answers import Failure
+from lambdamu.answers import Answer, Failure, Place
 from lambdamu.caller import Caller, Login
 from lambdamu.client_tls import Tls
 from lambdamu.datapack import encode
+from lambdamu.identity import Identity
 from lambdamu.messages import Batch, Message
 from lambdamu.passes import MOST_CHARACTERS
 from lambdamu.peers import ClientObserver, ClientPolicy, Peers
-from lambdamu.plan import Ask, GiveUp, Go, Identity, Pause, Plan
+from lambdamu.plan import Ask, GiveUp, Go, Pause, Plan
 
-__all__ = ["Client", "ClientObserver", "ClientPolicy", "Connection", "Peers", "Tls", "connect"]
+__all__ = ["Client", "ClientObserver", "ClientPolicy", "Connection", "Peers", "Place", "Tls", "connect"]
 
 _ID_BYTES: Final = 128
-"""The most that a master takes of an id, a device or a zone."""
+"""The most that a master takes of an id, a device, a zone or the name of a queue."""
 _RANDOM_BYTES: Final = 16
+LEAVE_S: Final = 2.0
+"""So long it takes at most to give a place up; where that fails, the master waits for its lease to end."""
 
 
 @attrs.frozen
@@ -57,11 +60,13 @@ class Connection:
 
 
 class Client:
-    """One user of an application. It keeps its id, and what it has learned of others, from connection to connection.
+    """One user of an application. It keeps its id, its place in a queue, and what it has learned of others, from
+    connection to connection.
 
     `masters`: addresses, or texts such as "192.0.2.1:7000". `client_id`: the user's own id, at least 128 random bits;
-    None: one is made up. `pass_text`: the Pass, or the token, that the masters let it in by. `peers`: shared by the
-    clients of one process; None: made of `policy` and `observer`. Raise ValueError on values that mean nothing.
+    None: one is made up. `queue`: where it waits if it has to; None: in the default one. `pass_text`: the Pass, or the
+    token, that the masters let it in by. `peers`: shared by the clients of one process; None: made of `policy` and
+    `observer`. Raise ValueError on values that mean nothing.
     """
 
     def __init__(  # noqa: PLR0913 - all but one by name
@@ -73,6 +78,7 @@ class Client:
         client_id: str | None = None,
         device: str | None = None,
         zone: str | None = None,
+        queue: str | None = None,
         pass_text: str | None = None,
         peers: Peers | None = None,
         rng: random.Random | None = None,
@@ -86,19 +92,61 @@ class Client:
             ("client_id", client_id, _ID_BYTES),
             ("device", device, _ID_BYTES),
             ("zone", zone, _ID_BYTES),
+            ("queue", queue, _ID_BYTES),
             ("pass_text", pass_text, MOST_CHARACTERS),
         ):
             _check(what, text, most)
         self._peers = peers or Peers()
-        self._identity = Identity(client_id or secrets.token_hex(_RANDOM_BYTES), device, zone, pass_text=pass_text)
+        self._identity = Identity(client_id or secrets.token_hex(_RANDOM_BYTES), device, zone, queue, pass_text)
         self._caller = Caller(user_name, user_mail, self._peers.policy.step_s, self._peers.policy.tls)
         self._rng = rng or random.Random()
+        self._turned = trio.Event()
+
+    @property
+    def place(self) -> Place | None:
+        """Where it stands in a queue, as it was told last; None when it does not wait."""
+        return self._identity.place
+
+    @property
+    def away(self) -> bool:
+        """Whether the application is in the background, where it may sleep: a queue then keeps its place for longer.
+
+        To set it is all there is to do. A client that waits tells the master at once, not more than once a second; it
+        is let in when it is back. In the background go on polling as long as the system lets you.
+        """
+        return self._identity.away
+
+    @away.setter
+    def away(self, away: bool) -> None:
+        if away != self._identity.away:
+            self._identity.away = away
+            self._turned.set()
+            self._turned = trio.Event()
+
+    async def leave(self) -> bool:
+        """Give up the place in a queue, after a wait that ended without a connection; whoever waits is cancelled.
+
+        Return whether a master has heard of it, within 2 s; else the place lasts until its lease ends. It raises
+        nothing, and does nothing where no place is held.
+        """
+        identity, heard = self._identity, False
+        if identity.ticket is not None:
+            masters = sorted(self._masters, key=lambda master: master != identity.master)
+            data = identity.data() | {"Leave": True}
+            with trio.move_on_after(LEAVE_S):
+                for master in masters:
+                    if heard := isinstance(await self._caller.ask(master, data), Answer):
+                        break
+            identity.forget_place()
+        return heard
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Connection]:
         """Connect; the connection lasts until the end of the block.
 
-        Raise DeniedError, NoServerError or UnreachableError, all of them ConnectError, within `policy.within_s`.
+        Raise DeniedError, NoServerError or UnreachableError, all of them ConnectError, within `policy.within_s`. While
+        a queue holds the client it waits, `policy.wait_s` at most; to be cancelled then gives the place up, which takes
+        2 s at most.
         """
         connection = await self._open()
         try:
@@ -108,14 +156,21 @@ class Client:
 
     async def _open(self) -> Connection:
         plan = Plan(trio.current_time(), self._identity, self._masters, self._peers, self._rng)
-        with trio.move_on_after(self._peers.policy.within_s):
-            return await self._follow(plan)
+        try:
+            with trio.CancelScope(deadline=plan.deadline) as scope:
+                return await self._follow(plan, scope)
+        except (trio.Cancelled, KeyboardInterrupt):
+            if plan.in_line:
+                with trio.CancelScope(shield=True):
+                    await self.leave()
+            raise
         error = plan.timed_out()
         self._peers.observer.gave_up(error)
         raise error
 
-    async def _follow(self, plan: Plan) -> Connection:
+    async def _follow(self, plan: Plan, scope: trio.CancelScope) -> Connection:
         while True:
+            scope.deadline = plan.deadline
             match plan.next(trio.current_time()):
                 case Ask() as step:
                     await self._ask(plan, step)
@@ -125,7 +180,8 @@ class Client:
                         return connection
                 case Pause(for_s):
                     self._peers.observer.paused(for_s)
-                    await trio.sleep(for_s)
+                    with trio.move_on_after(for_s):
+                        await self._turned.wait()
                 case GiveUp(error):
                     self._peers.observer.gave_up(error)
                     raise error
@@ -141,6 +197,8 @@ class Client:
             else:
                 plan.answered(now, step, answer)
                 self._peers.observer.answered(step.master, answer.result, now - began)
+                if answer.place is not None:
+                    self._peers.observer.waits(answer.place)
         finally:
             step.permit.ignored(trio.current_time())
 

@@ -10,6 +10,7 @@ import attrs
 from attrs.validators import gt, instance_of, lt, optional
 
 from lambdamu.address import Address
+from lambdamu.answers import Place
 from lambdamu.breaker import Breaker, BreakerObserver, BreakerPolicy, Event, State, Why
 from lambdamu.client_tls import Tls
 from lambdamu.errors import ConnectError
@@ -29,7 +30,9 @@ class ClientPolicy:
     """How long a client tries, and how hard. All times are seconds."""
 
     within_s: float = attrs.field(default=30.0, validator=[gt(0.0), lt(math.inf)])
-    """A connection is there by then, or an error is."""
+    """A connection is there by then, or an error is. While a queue holds the client it counts from its last poll."""
+    wait_s: float = attrs.field(default=math.inf, validator=gt(0.0))
+    """So long it waits in a queue at most. Its last poll comes by then, and `within_s` goes on from there."""
     step_s: float = attrs.field(default=5.0, validator=[gt(0.0), lt(math.inf)])
     """Connecting, sending and waiting for an answer each take so long at most."""
     backoff: Backoff = attrs.field(factory=Backoff, validator=instance_of(Backoff))
@@ -63,6 +66,9 @@ class ClientObserver:
 
     def paused(self, for_s: float) -> None:
         """The client waits before it asks again."""
+
+    def waits(self, place: Place) -> None:
+        """A queue holds the client, and this is where it stands now."""
 
     def gave_up(self, error: ConnectError) -> None:
         """No connection could be had."""

@@ -16,11 +16,16 @@ then the next round. Who failed often is passed over, which costs nothing. Every
 the first of an answer, is a retry and is paid for from the budget. It ends with a connection, with a word that no
 further ask can change, when the budget is spent, or when the next step would come after the deadline.
 
+While a queue holds the client it asks when it was told, neither earlier nor, by chance or by a pause that has grown,
+later: the master spreads the polls of all who wait by that. Such a poll is no retry, and the deadline moves on with
+each: it bounds what comes after the last one. The wait as a whole is bounded by `wait_s` alone.
+
 It is some lines longer than a page because all steps of one plan change the same state.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -32,76 +37,20 @@ from lambdamu.address import Address
 from lambdamu.answers import Answer, Failure, explain
 from lambdamu.breaker import Breaker, Permit, Refused, Why
 from lambdamu.errors import ConnectError, DeniedError, NoServerError, UnreachableError
-from lambdamu.messages import TURN, LinkFault, Result
+from lambdamu.identity import FailedPlace, Identity
+from lambdamu.messages import LinkFault, Result
 from lambdamu.peers import Peers
 
-_FAILED: Final = 8
-"""So many backends that failed are told to a master, the newest."""
-_RECENT_S: Final = 60.0
-"""What is older is no news to a master: longer than it remembers whom it sent where."""
 _LEAST_PAUSE_S: Final = 0.001
 """Chance may say 0; with nobody to call, that would be a loop without end."""
+_LEAST_POLL_S: Final = 0.1
+"""Polls of a queue cost no retries, so whatever a master says they are not more frequent."""
+_LONGEST_POLL_S: Final = 3600.0
+"""And whatever it says, nobody sleeps for good: all who wait ask once an hour."""
+_TURNED_S: Final = 1.0
+"""Whoever goes to the background and comes back says so at once, but not twice within this time."""
 _TOLD: Final = 8
 """So many failures an error tells of, the newest of each peer."""
-
-
-@attrs.frozen(eq=False)
-class FailedPlace:
-    """A backend that could not be used at `at`, and one word that says why."""
-
-    ip: str
-    port: int
-    why: str
-    at: float
-
-
-@attrs.define(eq=False)
-class Identity:
-    """What a client says of itself when it asks; `failed` and `ticket` change as it goes."""
-
-    client_id: str
-    device: str | None = None
-    zone: str | None = None
-    ticket: str | None = None
-    pass_text: str | None = attrs.field(default=None, repr=False)
-    failed: deque[FailedPlace] = attrs.field(factory=lambda: deque(maxlen=_FAILED))
-    """Backends that it was sent to and could not use."""
-
-    master: Address | None = None
-    answered_at: float = 0.0
-    """Who answered last, and when."""
-
-    def forget(self, now: float) -> None:
-        """Forget what is old news."""
-        if self.answered_at <= now - _RECENT_S:
-            self.master = None
-        while self.failed and self.failed[0].at <= now - _RECENT_S:
-            self.failed.popleft()
-
-    def data(self) -> dict[str, Any]:
-        """Return the `Data` of an ask."""
-        said: dict[str, Any] = {"Client": self.client_id, "Want": ["Name", "Alternates", "TTL", TURN]}
-        said |= {
-            key: value
-            for key, value in (
-                ("Device", self.device),
-                ("Zone", self.zone),
-                ("Ticket", self.ticket),
-                ("Pass", self.pass_text),
-            )
-            if value is not None
-        }
-        if self.failed:
-            said["Failed"] = [{"IP": each.ip, "Port": each.port, "Why": each.why} for each in self.failed]
-        return said
-
-    def heard(self, now: float, step: Ask, answer: Answer) -> None:
-        """Take in that a master has heard what was said, and has answered."""
-        self.master, self.answered_at = step.master, now
-        for failed in step.failed:
-            if failed in self.failed:
-                self.failed.remove(failed)
-        self.ticket = answer.ticket if answer.result is Result.WAIT else None
 
 
 @attrs.frozen
@@ -138,7 +87,7 @@ Step = Ask | Go | Pause | GiveUp
 
 
 class Plan:
-    """One attempt to get a connection, until `peers.policy.within_s` seconds from `now`."""
+    """One attempt to get a connection, until `peers.policy.within_s` seconds from `now`, or from its last poll."""
 
     def __init__(
         self, now: float, identity: Identity, masters: Sequence[Address], peers: Peers, rng: random.Random
@@ -146,8 +95,10 @@ class Plan:
         self._identity = identity
         self._peers = peers
         self._rng = rng
-        self._deadline = now + peers.policy.within_s
-        self._usable = list(dict.fromkeys(masters))
+        self.deadline = now + peers.policy.within_s
+        """When it is over. Later after each `answered` while it waits in a queue."""
+        self._masters = list(dict.fromkeys(masters))
+        self._usable = self._masters.copy()
         self._round: list[Address] = []
         """Masters still to be asked before the next pause."""
         self._asked = False
@@ -158,6 +109,13 @@ class Plan:
         self._turn: str | None = None
         """What is to be shown at the first place; it holds nowhere else."""
         self._resumes = now
+        self._asked_at = now
+        self._said_away = False
+        """What a master has heard last of the application's being in the background."""
+        self.in_line = False
+        """Whether a queue holds the client, as far as it was told."""
+        self._wait_until: float | None = None
+        """Until when it waits at most; None: it has not begun to."""
         self._pauses = 0
         self._asks_cost = False
         """Every ask but the first of a plan is paid for."""
@@ -170,8 +128,9 @@ class Plan:
 
     def next(self, now: float) -> Step:
         while self._error is None:
-            if now < self._resumes:
-                return Pause(self._resumes - now)
+            due = self._due()
+            if now < due:
+                return Pause(due - now)
             step = self._go(now) if self._places else self._ask(now)
             if step is not None:
                 return step
@@ -179,23 +138,32 @@ class Plan:
 
     def answered(self, now: float, step: Ask, answer: Answer) -> None:
         step.permit.succeeded(now)
-        self._identity.heard(now, step, answer)
+        self._identity.heard(now, step.master, step.failed, answer)
+        self._said_away = "Away" in step.data
+        self.in_line = self._identity.ticket is not None and (self.in_line or answer.place is not None)
         if answer.endpoint is not None:
+            self.in_line = False
             self._refusal = None
             self._goes_cost = False
             self._turn = answer.turn
             self._places.extend(answer.places)
-            self._places_until = self._deadline if answer.ttl_s is None else now + answer.ttl_s
+            self._places_until = self.deadline if answer.ttl_s is None else now + answer.ttl_s
             return
         self._refusal = step.master, answer
         if answer.result is Result.DENIED and answer.retry_after_s is None:
             self._error = _refused(DeniedError, step.master, answer)
+        elif answer.place is not None:
+            self._wait(now, answer.place.retry_after_s)
+        elif answer.retry_after_s is not None and answer.result is not Result.NO_SERVER:
+            self._pause(now, max(_LEAST_PAUSE_S, answer.retry_after_s), answer.retry_after_s)
         else:
             self._fall_back(now, answer.retry_after_s or 0.0)
 
     def ask_failed(self, now: float, step: Ask, failure: Failure) -> None:
         _give_back(step.permit, now, failure)
         self._note(step.master, failure)
+        if self._refusal is not None and self._refusal[1].place is not None:
+            self._refusal = None  # what keeps it from waiting on is worth telling, not that it has waited
         if failure.final:
             self._usable.remove(step.master)
         if not self._usable:
@@ -219,6 +187,15 @@ class Plan:
         self._give_up(f"there was no connection within {self._peers.policy.within_s:g} s")
         return self._error or UnreachableError("")
 
+    def _due(self) -> float:
+        """Return until when it pauses.
+
+        A queue is told at once that the application goes to the background, while that is still possible, and that it
+        has come back: the clock of a device that slept may have stood still, so what is left of a pause says nothing.
+        """
+        turned = self.in_line and self._identity.away != self._said_away
+        return min(self._resumes, self._asked_at + _TURNED_S) if turned else self._resumes
+
     def _ask(self, now: float) -> Step | None:
         self._identity.forget(now)
         if not self._round:
@@ -227,6 +204,7 @@ class Plan:
         permit = self._permit(now, self._peers.masters.of(master), paid=self._asks_cost)
         if permit is not None:
             self._asked = self._asks_cost = True
+            self._asked_at = now
             return Ask(master, self._identity.data(), tuple(self._identity.failed), permit)
         if not self._round:
             self._fall_back(now, 0.0 if self._asked else self._opens_in_s(now))
@@ -272,10 +250,23 @@ class Plan:
         """Pause before the next round."""
         wait_s = max(at_least_s, _LEAST_PAUSE_S, self._peers.policy.backoff.wait_s(self._pauses, self._rng))
         self._pauses += 1
+        self._pause(now, wait_s, at_least_s or None)
+
+    def _wait(self, now: float, retry_after_s: float) -> None:
+        """Wait in a queue until the next poll."""
+        if self._wait_until is None:
+            self._wait_until = now + self._peers.policy.wait_s
+        for_s = min(max(retry_after_s, _LEAST_POLL_S), _LONGEST_POLL_S)
+        self.deadline = min(now + for_s, self._wait_until) + self._peers.policy.within_s
+        self._usable = self._masters.copy()  # whoever did not speak the wire may be another by now
+        self._pauses, self._asks_cost = 0, False
+        self._pause(now, for_s, retry_after_s, self._wait_until)
+
+    def _pause(self, now: float, for_s: float, told_s: float | None, until: float = math.inf) -> None:
         self._round.clear()
-        self._resumes = now + wait_s
-        if self._resumes >= self._deadline:
-            self._give_up("", at_least_s or None)
+        self._resumes = now + for_s
+        if self._resumes >= min(self.deadline, until):
+            self._give_up("", told_s)
 
     def _note(self, peer: Address, failure: Failure) -> None:
         self._failures.pop(peer, None)

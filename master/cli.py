@@ -186,7 +186,10 @@ def server(  # noqa: PLR0913 - click gives all options by name
     return trio.run(run)
 
 
-@cli.command(epilog="\b\nExample:\n  lambdamu client --master 127.0.0.1:7000 --clients 500 --rate 100")
+@cli.command(
+    epilog="\b\nExamples:\n  lambdamu client --master 127.0.0.1:7000 --clients 500 --rate 100\n"
+    "  lambdamu client --master 127.0.0.1:7000 --clients 5000 --rate 300 --connections 50 --stay 60"
+)
 @click.option(
     "--master",
     "masters",
@@ -195,11 +198,39 @@ def server(  # noqa: PLR0913 - click gives all options by name
     required=True,
     help="Masters, tried in any order.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", is_flag=True, help="Print one JSON object.")
 @click.option("--ask-only", is_flag=True, help="Ask where to connect, and do not connect.")
 @click.option("--turn", is_flag=True, help="Ask for a turn, and hand it on to a backend that demands one.")
+@click.option("--plain", is_flag=True, help="Ask as old clients do, who say nothing of themselves.")
+@click.option("--queue", metavar="NAME", help="The queue to wait in.  [default: the default one]")
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0, min_open=True),
+    callback=finite,
+    metavar="SECONDS",
+    help="Leave a queue when it takes longer.  [default: wait as long as it takes]",
+)
+@click.option(
+    "--away",
+    type=click.FloatRange(min=0, min_open=True),
+    callback=finite,
+    metavar="SECONDS",
+    help="Go to the background for so long once there is a place in a queue.",
+)
 @click.option("--clients", type=click.IntRange(min=1), default=1, help="So many clients, and figures at the end.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), callback=finite, help="New clients a second.")
+@click.option(
+    "--connections",
+    type=click.IntRange(1, 10_000),
+    help="The clients are a crowd that waits in a queue, and asks over so many connections.",
+)
+@click.option(
+    "--stay",
+    type=click.FloatRange(min=0),
+    callback=finite,
+    metavar="SECONDS",
+    help="Each of a crowd goes to its backend and stays so long.  [default: it is only counted]",
+)
 @click.option(
     "--pass",
     "pass_text",
@@ -217,32 +248,16 @@ def server(  # noqa: PLR0913 - click gives all options by name
 @click.option("--tls-name", default="", metavar="NAME", help="Whose their certificates are.  [default: their HOST]")
 @click.option("--cert", type=click.Path(), default="", help="The client's own certificate, a PEM file.")
 @click.option("--key", type=click.Path(), default="", help="Its key, a PEM file without a passphrase.")
-def client(
-    masters: tuple[Address, ...],
-    as_json: bool,
-    ask_only: bool,
-    clients: int,
-    rate: float | None,
-    hold: float,
-    pass_text: str | None,
-    turn: bool,
-    **tls: Any,
-) -> int:
-    """Ask a master where to connect, connect there, and say which Task object was given."""
+def client(plain: bool, tls: bool, ca: str, tls_name: str, cert: str, key: str, **given: Any) -> int:
+    """Ask a master where to connect, connect there, and say which Task object was given.
+
+    Where a queue holds it, it waits and shows its place; Ctrl-C leaves the queue.
+    """
     from client_stub.client import ClientOptions, run_client, tls_of  # noqa: PLC0415
 
     try:
-        options = ClientOptions(
-            masters=masters,
-            json=as_json,
-            ask_only=ask_only,
-            clients=clients,
-            rate=rate,
-            hold=hold,
-            pass_text=pass_text,
-            turn=turn,
-            tls=tls_of(**tls),
-        )
+        asked_under = tls_of(tls=tls, ca=ca, tls_name=tls_name, cert=cert, key=key)
+        options = ClientOptions(waits=not plain, tls=asked_under, **given)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
     except TlsError as exc:
@@ -251,21 +266,29 @@ def client(
     return trio.run(run_client, options)
 
 
-@cli.command(epilog="\b\nExample:\n  lambdamu demo --seconds 15 --backends 3")
+@cli.command(epilog="\b\nExamples:\n  lambdamu demo --seconds 15 --backends 3\n  lambdamu demo --rush")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=6),
     callback=finite,
-    default=15.0,
-    show_default=True,
-    help="How long it takes.",
+    help="How long it takes; 15 if left out, with --rush 60, and 20 at least.",
 )
-@click.option("--backends", type=click.IntRange(2, 20), default=3, show_default=True, help="How many backends.")
-def demo(seconds: float, backends: int) -> int:
-    """Show it all with real processes: backends, a master, clients, and a backend that is killed and comes back."""
+@click.option("--backends", type=click.IntRange(2, 20), help="How many backends; 3 if left out.")
+@click.option("--rush", is_flag=True, help="Thousands come at once to three small backends, and wait in order.")
+def demo(seconds: float | None, backends: int | None, rush: bool) -> int:
+    """Show it all with real processes: backends, a master, clients, and a backend that is killed and comes back.
+
+    With --rush it is the queue: a crowd that waits in order, and a backend that dies in the middle.
+    """
+    if rush:
+        if backends is not None or (seconds is not None and seconds < 20):
+            raise click.UsageError("--rush has three backends, and takes 20 seconds at least")
+        from master.demo_rush import run_rush  # noqa: PLC0415
+
+        return trio.run(run_rush, seconds or 60.0)
     from master.demo import run_demo  # noqa: PLC0415
 
-    return trio.run(run_demo, seconds, backends)
+    return trio.run(run_demo, seconds or 15.0, backends or 3)
 
 
 cli.add_command(simulate)

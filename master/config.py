@@ -204,6 +204,12 @@ class GatewayConfig:
     """The header in which they say it; the other is not read, since they may pass on what a client wrote there."""
     connections: int = 10000
     """Open at once; one more is told so and closed."""
+    wait_page: bool = False
+    """Whether people with a browser may wait at /wait/ID."""
+    wait_redirect: str = ""
+    """Where the browser goes whose turn it is, with fields in braces; empty: the page shows the address."""
+    wait_texts: str = ""
+    """A folder of texts by language, from the folder of the configuration: they add to the built-in ones."""
 
 
 @attrs.frozen
@@ -391,7 +397,12 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "client_ca": Bounds(0, 4096),
             "handshakes": Bounds(1, 100_000),
         },
-        GatewayConfig: {"listen": Bounds(0, MAX_PORT), "connections": Bounds(1, 1_000_000)},
+        GatewayConfig: {
+            "listen": Bounds(0, MAX_PORT),
+            "connections": Bounds(1, 1_000_000),
+            "wait_redirect": Bounds(0, 2048),
+            "wait_texts": Bounds(0, 4096),
+        },
         QueueConfig: {
             "text": Bounds(0, 1024),
             "per_minute": _PER_MINUTE,

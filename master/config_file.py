@@ -147,6 +147,7 @@ def _build(raw: Mapping[str, Any], source: str, unfit: list[Fault]) -> Config:
     faults += _find_idle_trust(single["probe"], backends)
     faults += _find_idle_revocation(single["access"])
     faults += _find_tls_faults(**{name: single[name] for name in ("tls", "gateway", "access")})
+    faults += _find_idle_waiting_page(single["gateway"])
     faults += _find_shared_listens([single[name] for name in ("master", "tls", "gateway", "http")])
     faults += _find_template_faults(templates)
     faults += _find_shared_places(backends)
@@ -310,6 +311,14 @@ def _find_tls_faults(tls: _Table, gateway: _Table, access: _Table) -> Iterator[F
                 yield Fault(tls.file, tls.entry, "client_ca", text)
     if access.values.get("client_certificates") and not wanted:
         yield Fault(access.file, access.entry, "client_certificates", "needs [tls] listen, or [gateway] tls")
+
+
+def _find_idle_waiting_page(gateway: _Table) -> Iterator[Fault]:
+    if gateway.values.get("wait_page") and not gateway.values.get("listen", "unknown"):
+        yield Fault(gateway.file, gateway.entry, "listen", "is missing, and wait_page needs it")
+    for key in ("wait_redirect", "wait_texts"):
+        if gateway.values.get(key) and not gateway.values.get("wait_page", True):
+            yield Fault(gateway.file, gateway.entry, key, "needs wait_page = true")
 
 
 def _find_shared_listens(tables: Iterable[_Table]) -> Iterator[Fault]:

@@ -71,7 +71,11 @@ def _describe_other_ports(config: Config) -> Iterator[str]:
     if tls.listen is not None:
         yield f"listens on {tls.listen} under TLS"
     if gateway.listen is not None:
-        yield f"gateway: {'https' if gateway.tls else 'http'}://{gateway.listen}/v1/server"
+        site = f"{'https' if gateway.tls else 'http'}://{gateway.listen}"
+        yield f"gateway: {site}/v1/server"
+        if gateway.wait_page:
+            then = f"goes on to {gateway.wait_redirect}" if gateway.wait_redirect else "shows the address"
+            yield f"waiting page: {site}/wait/ID, which then {then}"
     if config.master.trusted_proxies:
         networks = ", ".join(map(str, config.master.trusted_proxies))
         yield f"who connects from {networks} has to say for whom, by the PROXY protocol, version 2"

@@ -72,8 +72,11 @@ def find_files(config: Config, folder: str) -> tuple[Config, list[FileFault]]:
             trust = make_trust(probe)
         except TlsError as exc:
             faults.append(FileFault("[probe]", exc.which, str(exc)))
+    gateway = attrs.evolve(config.gateway, wait_texts=_path(folder, config.gateway.wait_texts))
+    faults += _look_at_texts(gateway.wait_texts)
     found = attrs.evolve(
         config,
+        gateway=gateway,
         tls=tls,
         access=attrs.evolve(access, **paths),  # type: ignore[arg-type]
         probe=probe,
@@ -82,6 +85,17 @@ def find_files(config: Config, folder: str) -> tuple[Config, list[FileFault]]:
         warnings=tuple(warnings),
     )
     return found, faults
+
+
+def _look_at_texts(folder: str) -> Iterator[FileFault]:
+    if not folder:
+        return
+    from master.wait_page.texts import load_texts  # noqa: PLC0415 - few need it
+
+    try:
+        load_texts(folder)
+    except LineFileError as exc:
+        yield FileFault("[gateway]", "wait_texts", str(exc))
 
 
 def _look_at_tls(tls: TlsConfig) -> Iterator[str]:

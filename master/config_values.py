@@ -21,6 +21,7 @@ from master.config import BOUNDS, TABLES, BackendConfig, Bounds, GatewayConfig, 
 from master.config_queue import LANES, QueueConfig, pattern_fault
 from master.queue.policy import TemplatePolicy
 from master.queue.ticket import Lane
+from master.wait_page.redirect import Redirect
 from master.webhook_url import WebhookURL
 
 if TYPE_CHECKING:
@@ -277,6 +278,12 @@ def _check_lanes(lanes: tuple[Lane, ...]) -> tuple[Lane, ...]:
     return lanes
 
 
+def _check_redirect(text: str) -> str:
+    if text:
+        Redirect.parse(text)
+    return text
+
+
 _CHECKS: Final[Mapping[tuple[type[Any], str], Callable[[Any], Any]]] = MappingProxyType(
     {
         (HttpPolicy, "hosts"): _check_hosts,
@@ -284,6 +291,7 @@ _CHECKS: Final[Mapping[tuple[type[Any], str], Callable[[Any], Any]]] = MappingPr
         (QueueConfig, "text"): _check_name,
         (TemplatePolicy, "pattern"): _check_pattern,
         (TemplatePolicy, "lanes"): _check_lanes,
+        (GatewayConfig, "wait_redirect"): _check_redirect,
         (BackendConfig, "name"): _check_name,
         (BackendConfig, "zone"): _check_name,
         (BackendConfig, "host"): _check_host,

@@ -9,19 +9,11 @@ It is longer than a page because it is one story, told from its start to its end
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import signal
-import socket
-import sys
-import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable
+from typing import Final
 
 import attrs
-import click
 import trio
 from rich.console import Console
 from rich.live import Live
@@ -29,17 +21,15 @@ from rich.table import Table
 
 from lambdamu.address import Address
 from lambdamu.datapack import encode
-from lambdamu.errors import LinkError
 from lambdamu.messages import DO_SEND_SERVER, MASTER, Command, Message, Result
 from lambdamu.resolver import Resolver
 from lambdamu.tcp_client import TCPClient
-from master.config_environment import variables
+from master.demo_stage import START_S, DemoError, Stage, free_address, on_stage
 
 _BOUND_S: Final = 0.1
 """A backend whose kept connection breaks is out of choice in this time."""
 _WAVE_CLIENTS: Final = 30
 _WAVE_RATE: Final = 60
-_START_S: Final = 20.0
 _FIRST_USERS: Final = 10
 """What the first backend has at the start; each next one has one more, so that they are not equal."""
 
@@ -57,10 +47,6 @@ name = "{name}"
 host = "{host}"
 port = {port}
 """
-
-
-class DemoError(Exception):
-    """A process of the demonstration did not do what it must; the text says which."""
 
 
 @attrs.define(eq=False)
@@ -101,7 +87,8 @@ class Demo:
         began = trio.current_time()
         dead = self.killed_at is not None and self.returned_at is None and began >= self.killed_at + _BOUND_S
         alive_again = self.returned_at is not None and began >= self.returned_at
-        figures = await self.stage.run_clients(self.master)
+        load = ("--clients", str(_WAVE_CLIENTS), "--rate", str(_WAVE_RATE))
+        figures = await self.stage.run_clients(self.master, *load)
         self.asked += _WAVE_CLIENTS
         self.no_server += figures.get("no_server", 0)
         for actor in self.actors:
@@ -123,7 +110,9 @@ class Demo:
         await self.victim.process.wait()
 
     async def return_victim(self) -> None:
-        self.victim.process = await self.stage.start_server(self.victim.name, self.victim.users, self.victim.address)
+        self.victim.process = await self.stage.start_server(
+            self.victim.name, self.victim.address, "--users", str(self.victim.users)
+        )
         self.returned_at = trio.current_time()
         self.victim.state = "running"
         self.show(f"{self.victim.name} is started again")
@@ -157,20 +146,14 @@ class Demo:
 async def run_demo(seconds: float, backends: int) -> int:
     """Run for about `seconds`, print what happens, return 1 when a client was sent to the dead backend."""
     console = Console()
-    failures: list[str] = []
-    demo: Demo | None = None
-    with tempfile.TemporaryDirectory(prefix="lambdamu-demo-") as folder:
-        try:
-            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_stop_at_signal, signals, nursery.cancel_scope, failures)
-                    demo = await _set_up(Stage(nursery, Path(folder)), backends, console)
-                    await _play(demo, seconds, console)
-                    nursery.cancel_scope.cancel()
-        except* (DemoError, LinkError) as group:
-            failures += [str(exc) for exc in group.exceptions]
-    if demo is None or failures:
-        click.echo(f"lambdamu demo: {'; '.join(failures)}", err=True)
+
+    async def play(stage: Stage) -> Demo:
+        demo = await _set_up(stage, backends, console)
+        await _play(demo, seconds, console)
+        return demo
+
+    demo = await on_stage(play)
+    if demo is None:
         return 1
     code, lines = demo.verdict()
     for line in lines:
@@ -178,19 +161,14 @@ async def run_demo(seconds: float, backends: int) -> int:
     return code
 
 
-async def _stop_at_signal(signals: AsyncIterator[int], scope: trio.CancelScope, failures: list[str]) -> None:
-    """End the demonstration, and with its nursery all its processes."""
-    async for number in signals:
-        failures.append(f"ended by {signal.Signals(number).name}")
-        scope.cancel()
-
-
 async def _set_up(stage: Stage, backends: int, console: Console) -> Demo:
     actors = []
     for i in range(backends):
-        name, users, address = f"b{i + 1}", _FIRST_USERS + i, _free_address()
-        actors.append(Actor(name, users, address, await stage.start_server(name, users, address)))
-    master = await stage.start_master([(actor.name, actor.address) for actor in actors])
+        name, users, address = f"b{i + 1}", _FIRST_USERS + i, free_address()
+        actors.append(Actor(name, users, address, await stage.start_server(name, address, "--users", str(users))))
+    master = free_address()
+    pool = [_BACKEND.format(name=actor.name, host=actor.address.host, port=actor.address.port) for actor in actors]
+    await stage.start_master(_CONFIG.format(listen=master) + "".join(pool), master)
 
     def show(text: str) -> None:
         console.print(text, highlight=False)
@@ -229,82 +207,10 @@ async def _display(demo: Demo, console: Console) -> AsyncIterator[Callable[[], N
         yield lambda: live.update(demo.table(), refresh=True)
 
 
-@attrs.define(eq=False)
-class Stage:
-    """Starts processes of this command line; they end with the nursery."""
-
-    nursery: trio.Nursery
-    folder: Path
-
-    async def start_server(self, name: str, users: int, address: Address) -> trio.Process:
-        arguments = ("server", "--listen", str(address), "--name", name, "--users", str(users))
-        return await self._start(name, address, arguments)
-
-    async def start_master(self, backends: Sequence[tuple[str, Address]]) -> Address:
-        listen = _free_address()
-        pool = "".join(_BACKEND.format(name=name, host=at.host, port=at.port) for name, at in backends)
-        path = self.folder / "pool.toml"
-        path.write_text(_CONFIG.format(listen=listen) + pool)
-        await self._start("master", listen, ("master", "--config", str(path)))
-        return listen
-
-    async def run_clients(self, master: Address) -> dict[str, Any]:
-        """Run one process of clients to its end and return its figures."""
-        load = ("--clients", str(_WAVE_CLIENTS), "--rate", str(_WAVE_RATE), "--json")
-        command = _command("client", "--master", str(master), *load)
-        done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
-        try:
-            figures: dict[str, Any] = json.loads(done.stdout)
-        except ValueError:
-            raise DemoError(f"the clients gave no figures: {done.stderr.decode(errors='replace').strip()}") from None
-        return figures
-
-    async def _start(self, name: str, address: Address, arguments: Sequence[str]) -> trio.Process:
-        log = (self.folder / f"{name}.log").open("wb")
-        with log:
-            # A session of its own: Ctrl-C reaches this program alone, which ends the others in order.
-            options = {"stdout": log, "stderr": log, "check": False, "start_new_session": True, "env": _environment()}
-            run = partial(trio.run_process, _command(*arguments), **options)
-            process: trio.Process = await self.nursery.start(run)
-        if not await _answers(address, process):
-            said = (self.folder / f"{name}.log").read_text(errors="replace").strip()
-            raise DemoError(f"{name} did not start: {said or 'it said nothing'}")
-        return process
-
-
-def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "master", *arguments]
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment without what would beat the demonstration's own configuration."""
-    left_out = variables(os.environ)
-    return {name: value for name, value in os.environ.items() if name not in left_out}
-
-
-def _free_address() -> Address:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return Address("127.0.0.1", sock.getsockname()[1])
-
-
-async def _answers(address: Address, process: trio.Process) -> bool:
-    """Wait until something listens at `address`; False when the process ends first or takes too long."""
-    with trio.move_on_after(_START_S):
-        while process.poll() is None:
-            try:
-                await (await trio.open_tcp_stream(address.host, address.port)).aclose()
-            except OSError:
-                await trio.sleep(0.02)
-            else:
-                return True
-    return False
-
-
 async def _until_ready(master: Address) -> None:
     """Wait until the master has a backend to send clients to."""
     question = encode([Message(MASTER, Command.EVENT, DO_SEND_SERVER)])
-    with trio.move_on_after(_START_S):
+    with trio.move_on_after(START_S):
         while True:
             client = await TCPClient.connect(Resolver(), master.host, master.port, within_s=1.0)
             await client.send(question, within_s=1.0)

@@ -15,13 +15,14 @@ from lambdamu.address import Address
 from lambdamu.errors import LambdaMuError
 from lambdamu.machine import LogicalMachine
 from lambdamu.tcp_server import PortObserver, TCPServer, open_listeners
-from master.config import Config
+from master.config import Config, GatewayConfig
 from master.config_secrets import make_tls_door
 
 if TYPE_CHECKING:
     from lambdamu.epoll_guarded import GuardedServer
     from lambdamu.tls import TlsDoor
     from master.gateway import Door
+    from master.wait_page.page import WaitRules
 
 _HTTP: Final = ("http/1.1",)
 
@@ -75,7 +76,10 @@ def close(sockets: Sockets) -> None:
 
 
 class Entrances:
-    """The ports of a master. Raise TlsError on a certificate that is not right, EntranceError where Linux is needed."""
+    """The ports of a master.
+
+    Raise TlsError on a certificate that is not right, LineFileError on a text, EntranceError where Linux is needed.
+    """
 
     def __init__(self, config: Config, machine: LogicalMachine, door: Door, observer: PortObserver) -> None:
         self._tls = config.tls
@@ -161,7 +165,10 @@ class Entrances:
         from master.gateway import Gateway, GatewayRules  # noqa: PLC0415
 
         policy = config.gateway
-        gateway = Gateway(door, GatewayRules(policy.origins, policy.trusted_proxies, policy.client_header))
+        gateway = Gateway(
+            door,
+            GatewayRules(policy.origins, policy.trusted_proxies, policy.client_header, policy.tls, _wait_rules(policy)),
+        )
         limits = attrs.evolve(
             config.limits,
             connections=policy.connections,
@@ -173,6 +180,18 @@ class Entrances:
             gateway, limits, observer=observer, wire=HttpWire(), tls=self.tls.get(Entrance.GATEWAY)
         )
         return port
+
+
+def _wait_rules(policy: GatewayConfig) -> WaitRules | None:
+    """Return how the waiting page is, None for none. Raise LineFileError when a file of texts is not right."""
+    if not policy.wait_page:
+        return None
+    from master.wait_page.page import WaitRules  # noqa: PLC0415 - few need it
+    from master.wait_page.redirect import Redirect  # noqa: PLC0415
+    from master.wait_page.texts import load_texts  # noqa: PLC0415
+
+    redirect = Redirect.parse(policy.wait_redirect) if policy.wait_redirect else None
+    return WaitRules(load_texts(policy.wait_texts), redirect)
 
 
 def refuse_elsewhere(config: Config) -> None:

@@ -1,7 +1,7 @@
 """The gateway: the question of clients by HTTP and JSON, for those that cannot speak MessagePack over TCP.
 
 The same decisions by the same code: a request becomes the message that it stands for, and what `Master` answers becomes
-the response. It never holds an answer.
+the response. It never holds an answer. The waiting page, for people, is in `master.wait_page`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from lambdamu.messages import DO_SEND_SERVER, MASTER, Command, Message, Result
 from lambdamu.networks import Network, Networks
 from lambdamu.objects import Later, Peer, Quick, Reply
 from master.gateway_document import DOCUMENT
+from master.wait_page.cookie import PATH as WAIT_PATH
+from master.wait_page.page import WaitPage, WaitRules
 
 SERVER_PATH: Final = "/v1/server"
 DOCUMENT_PATH: Final = "/v1/openapi.json"
@@ -48,7 +50,7 @@ class Door(Protocol):
     """Who answers clients: the master."""
 
     def do_send_server(self, message: Message, now: float, peer: Peer, *, hold: bool = True) -> Reply:
-        """Answer an ask; `hold`: whether the answer may be owed."""
+        """Answer an ask. `hold`: whether the answer may be owed; else it is `Wait` with a `Ticket`."""
         ...
 
     def quick(self, pack: Callable[[Sequence[Message]], bytes]) -> Quick | None:
@@ -58,11 +60,16 @@ class Door(Protocol):
 
 @attrs.frozen
 class GatewayRules:
-    """`origins`: the pages that may ask from a browser, `*` for all. `proxies`: whose word on the client counts."""
+    """`origins`: the pages that may ask from a browser, `*` for all. `proxies`: whose word on the client counts.
+
+    `tls`: whether it speaks HTTPS. `wait`: None for no waiting page.
+    """
 
     origins: tuple[str, ...] = ()
     proxies: tuple[Network, ...] = ()
     client_header: ClientHeader = ClientHeader.X_FORWARDED_FOR
+    tls: bool = False
+    wait: WaitRules | None = None
 
 
 class BadJsonError(ValueError):
@@ -76,10 +83,17 @@ class Gateway:
         self._door = door
         self.rules = rules
         self._trusted = Networks(exempt=rules.proxies)
+        self._wait = WaitPage(self._ask, rules.wait) if rules.wait is not None else None
 
     def handle(self, request: Request, now: float, peer: Peer) -> Sequence[Response]:
-        said = self._answer(request, now, peer)
-        headers = (*said.headers, *self._cors(request))
+        path, query = _path_and_query(request.target)
+        if self._wait is not None and path.startswith(WAIT_PATH):
+            secure, peer = self._came_by_tls(request, peer), self._client(request, peer)
+            said = self._wait.handle(request, path, query, now, peer, secure=secure)
+            headers = tuple(said.headers)  # no other page may read it
+        else:
+            said = self._answer(request, path, now, peer)
+            headers = (*said.headers, *self._cors(request))
         return [Response(said.status, headers, said.body, request.method == "HEAD", request.keep_alive)]
 
     def prepare(self, batch: Sequence[Request]) -> Quick | None:
@@ -95,8 +109,7 @@ class Gateway:
     def disconnected(self, peer: Peer) -> None:
         """Nothing is held for anybody."""
 
-    def _answer(self, request: Request, now: float, peer: Peer) -> Response:
-        path = _path(request.target)
+    def _answer(self, request: Request, path: str, now: float, peer: Peer) -> Response:
         methods = _METHODS.get(path)
         if methods is None:
             return _fault(HTTPStatus.NOT_FOUND, "NotFound", f"clients ask at {SERVER_PATH}")
@@ -113,17 +126,27 @@ class Gateway:
         return self._send_server(request, now, peer)
 
     def _send_server(self, request: Request, now: float, peer: Peer) -> Response:
-        host = client_of(request.headers, peer.host, self._trusted, self.rules.client_header)
-        if host != peer.host:
-            peer = Peer(host, 0)  # a certificate, if any, is the balancer's
         try:
             data = _data(request) if request.method == "POST" else None
         except BadJsonError as exc:
             return _fault(HTTPStatus.BAD_REQUEST, "BadData", str(exc))
         ask = _PLAIN if data is None else Message(MASTER, Command.EVENT, DO_SEND_SERVER, data)
+        return _of_messages(self._ask(ask, now, self._client(request, peer)))
+
+    def _ask(self, ask: Message, now: float, peer: Peer) -> Sequence[Message]:
         reply = self._door.do_send_server(ask, now, peer, hold=False)
-        assert not isinstance(reply, Later)  # noqa: S101 - it is never held
-        return _of_messages(reply)
+        assert not isinstance(reply, Later)  # noqa: S101 - as it was asked for
+        return reply
+
+    def _client(self, request: Request, peer: Peer) -> Peer:
+        """Return whose request it is, by the word of a balancer where one is trusted."""
+        host = client_of(request.headers, peer.host, self._trusted, self.rules.client_header)
+        return peer if host == peer.host else Peer(host, 0)  # a certificate, if any, is the balancer's
+
+    def _came_by_tls(self, request: Request, peer: Peer) -> bool:
+        """Whether the browser speaks HTTPS, with us or with a trusted balancer. Who lies spoils his own cookie."""
+        told = request.headers.get("x-forwarded-proto", "").rpartition(",")[2].strip().lower()
+        return self.rules.tls or (told == "https" and self._trusted.exempts(peer.host))
 
     def _cors(self, request: Request) -> Sequence[tuple[str, str]]:
         """Return what lets a page read the answer, where it may."""
@@ -145,12 +168,13 @@ class Gateway:
         return allowed
 
 
-def _path(target: str) -> str:
-    """Return the path of a target, which may be a whole URL, as proxies are sent it (RFC 9112, 3.2.2)."""
+def _path_and_query(target: str) -> tuple[str, str]:
+    """Return both of a target, which may be a whole URL, as proxies are sent it (RFC 9112, 3.2.2)."""
     scheme, found, rest = target.partition("://")
     if found and scheme.lower() in {"http", "https"}:
         target = "/" + rest.partition("/")[2]
-    return target.partition("?")[0]
+    path, _, query = target.partition("?")
+    return path, query
 
 
 def _of_messages(messages: Sequence[Message], more: Sequence[tuple[str, str]] = ()) -> Response:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from lambdamu.messages import Result
+from lambdamu.messages import QueueReason, Reason, Result
 
 Schema = dict[str, Any]
 
-_SECONDS: Final[Schema] = {"type": ["number", "null"], "description": "Seconds."}
+_SECONDS: Final[Schema] = {"type": ["number", "null"]}
 _PORT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": 65535}
 
 
@@ -47,11 +47,17 @@ _ANSWER: Final[Schema] = {
             IP={"type": "string"},
             Port=_PORT,
             Name={"type": "string"},
+            Turn={"type": "string", "maxLength": 200, "description": "To be shown to the backend, once."},
             Alternates={"type": "array", "items": _map(IP={"type": "string"}, Port=_PORT, Name={"type": "string"})},
             TTL={"type": "number"},
-            RetryAfter=_SECONDS,
-            Reason={"type": "string"},
-            Text={"type": "string"},
+            Queue={"type": "string", "description": "The queue in which the client waits."},
+            Ticket=_text(200) | {"description": "Its place, to be shown at the next ask."},
+            Position={"type": "integer", "minimum": 0, "description": "People ahead; 0: it is next."},
+            ETA=_SECONDS | {"description": "How long it still waits, in the mean. Null: not known."},
+            ETA90=_SECONDS | {"description": "What nine in ten waits do not exceed. Null: not known."},
+            RetryAfter=_SECONDS | {"description": "When to ask again. Null: not at all."},
+            Reason={"enum": sorted({*Reason, *QueueReason})},
+            Text={"type": "string", "description": "What the operator says to people."},
         ),
     ),
     "required": ["Result", "Data"],
@@ -69,12 +75,19 @@ def _json(description: str, schema: str) -> Schema:
     return {"description": description, "content": content}
 
 
+def _answer(description: str) -> Schema:
+    after = {"description": "RetryAfter in whole seconds, rounded up.", "schema": {"type": "integer", "minimum": 0}}
+    return _json(description, "Answer") | {"headers": {"Retry-After": after}}
+
+
 _RESPONSES: Final[Schema] = {
-    "200": _json("OK: go there. Wait: ask again after RetryAfter, with the ticket.", "Answer"),
+    "200": _answer("OK: go there. Wait: ask again after RetryAfter, by POST, with the Ticket."),
     "400": _json("The question is not right; the text names what.", "Fault"),
-    "403": _json("Denied: RetryAfter null means that it is of no use to ask again.", "Answer"),
+    "403": _answer(
+        "Denied: RetryAfter null means that it is of no use to ask again. Used: the Ticket has let somebody else in."
+    ),
     "413": {"description": "The body is too long. The connection ends."},
-    "503": _json("NoServer or Closed: ask again after RetryAfter, as Retry-After says too.", "Answer"),
+    "503": _answer("NoServer or Closed: ask again after RetryAfter; where it is null, do not."),
 }
 
 _DOCUMENT: Final[Schema] = {

@@ -44,9 +44,9 @@ def counters(name: str, text: str, labels: tuple[str, ...], series: Iterable[Ser
     return _parts(CounterMetricFamily, name, text, labels, series)
 
 
-def gauges(name: str, text: str, series: Iterable[Series]) -> Iterator[Metric]:
-    """Yield a gauge with a series for each backend that `series` gives."""
-    return _parts(GaugeMetricFamily, name, text, ("backend",), series)
+def gauges(name: str, text: str, series: Iterable[Series], labels: tuple[str, ...] = ("backend",)) -> Iterator[Metric]:
+    """Yield a gauge; one without series is there all the same, by its name."""
+    return _parts(GaugeMetricFamily, name, text, labels, series)
 
 
 def _parts(

@@ -23,7 +23,8 @@ from lambdamu.tcp_link import TCPLink
 from master.access import Credentials, read_credentials
 from master.answer_log import AnswerLog
 from master.config import BackendConfig, Config, MasterPolicy
-from master.config_secrets import make_trust
+from master.config_queue import QueueConfig
+from master.config_secrets import make_trust, read_signing_keys
 from master.core.pool import Admin, State
 from master.doors import make_doors
 from master.entrances import Entrance, Entrances, Sockets
@@ -35,10 +36,12 @@ from master.pool_config import make_backend, make_health, make_pool
 from master.pool_watch import PoolWatch
 from master.probe import Questions
 from master.probing import Probing
+from master.queue_metrics import QueueMetrics
+from master.queue_watch import watch_queue
 from master.reload import Difference, compare
 from master.service import Master
 from master.told import AnswerPolicy
-from master.waiting.room import WaitingRoom, read_turn_keys
+from master.waiting.room import WaitingRoom
 
 if TYPE_CHECKING:
     from lambdamu.keys import Keys
@@ -69,6 +72,10 @@ class Node(LogicalMachine):
         self.doors = make_doors(config.limits, config.access, rng)
         self._watch_doors()
         self.waiting = self._make_waiting()
+        self.queue_metrics = QueueMetrics(self.waiting) if self.waiting is not None else None
+        if self.queue_metrics is not None:
+            self.metrics.watch_queue(self.queue_metrics.collect)
+            self.metrics.bounds.update(self.queue_metrics.bounds())
         desk = self.waiting.desk if self.waiting is not None else None
         self.master = Master(self.pool, _answers(config.master), rng, observer, self.answers, self.doors, desk)
         self.add(self.master)
@@ -112,6 +119,7 @@ class Node(LogicalMachine):
             nursery.start_soon(self.watch.run)
             if self.waiting is not None:
                 nursery.start_soon(self.waiting.run)
+                nursery.start_soon(watch_queue, self.waiting, self._log, self.events, self._rng)
             async with trio.open_nursery() as port:
                 task_status.started(await port.start(self.entrances.serve, sockets))
             self._nursery = None
@@ -187,12 +195,16 @@ class Node(LogicalMachine):
             self._rng,
             networks=config.limits.networks(),
             times=_answers(config.master),
-            keys=read_turn_keys(config.queue),
+            keys=_turn_keys_of(config.queue),
         )
+
+    def count_tickets(self) -> int:
+        """Return how many places and memories of places the queue has."""
+        return len(self.waiting.queues.book) if self.waiting is not None else 0
 
     def read_turn_keys(self) -> Keys | None:
         """Return what the key file of the queue at work holds now. Raise LineFileError; nothing changes."""
-        return read_turn_keys(self.waiting.config) if self.waiting is not None else None
+        return _turn_keys_of(self.waiting.config) if self.waiting is not None else None
 
     def adopt_turn_keys(self, keys: Keys | None) -> None:
         """Sign turns and tickets by them from now on."""
@@ -258,6 +270,10 @@ def _trust_of(config: Config) -> Trust | None:
     if not config.probe.tls:
         return None
     return config.trust if config.trust is not None else make_trust(config.probe)
+
+
+def _turn_keys_of(queue: QueueConfig) -> Keys | None:
+    return read_signing_keys(queue.keys_file)[0] if queue.keys_file else None
 
 
 def _answers(master: MasterPolicy) -> AnswerPolicy:

@@ -58,6 +58,10 @@ class ServiceManager:
         if not self._stopping:
             self._tell("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
+    def starting(self, within_s: float) -> None:
+        """Say that the start may take so long from now on."""
+        self._tell(f"EXTEND_TIMEOUT_USEC={round(within_s * 1e6)}")
+
     def stopping(self, within_s: float) -> None:
         """Say that the process is about to end, in `within_s` seconds at most."""
         self._stopping = True

@@ -9,7 +9,7 @@ import random
 import resource
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -33,8 +33,9 @@ from master.node import Node
 from master.notify import ServiceManager
 from master.observer import Logger
 from master.operations import Operations
-from master.store import open_store
+from master.store import Store, open_store
 from master.tokens import TokensError, TokensFile
+from master.waiting.lasting import Lasting
 
 if TYPE_CHECKING:
     from master.web.run import Web
@@ -45,9 +46,14 @@ _SHOWN_VARIABLES: Final = 20
 """So many stand in the log."""
 _TO_END_S: Final = 10.0
 """What the service manager is to give the process beyond `linger_s` and `grace_s`: state is written at the end."""
+_TO_RESTORE_S: Final = 600.0
+"""What it is to give a start that puts a crowd back: a million takes minutes on a slow machine."""
 _EXIT_SHARE: Final = 0.1
 """Of `grace_s`, what the interpreter has to end in."""
 
+_CROWD_LOOK_S: Final = 1.0
+_CROWD: Final = 10_000
+"""So many tickets more, and the collector is spared them."""
 _ALERTS_S: Final = 0.3
 """What the last post may take; no more than what the interpreter has, either."""
 
@@ -89,12 +95,14 @@ def _build(config: Config, log: Logger, sink: Sink, path: str | None, manager: S
     answers = SampledAnswers(log) if log.is_enabled_for(logging.DEBUG) else None
     node = Node(config, rng=random.Random(), log=log, answers=answers)
     node.metrics.watch_log(lambda: sink.dropped)
-    keeper = Keeper(open_store(config.state.file), node, log)
+    store = open_store(config.state.file)
+    keeper = Keeper(store, node, log)
+    lasting = _make_lasting(node, store, log)
     tokens_file = TokensFile(config.http.tokens_file if config.http.listen is not None else "")
     operations = Operations(node, keeper, log, path, environment=os.environ, tokens_file=tokens_file, fit=fit)
     web = _open_web(node, operations, tokens_file, config, log)
     process = _Process(node, operations, log, manager, web[0] if web is not None else None)
-    return _House(config, sockets, web, keeper, _make_alerter(node, log), process)
+    return _House(config, sockets, web, keeper, lasting, _make_alerter(node, log), process)
 
 
 @attrs.frozen
@@ -105,6 +113,7 @@ class _House:
     sockets: Sockets
     web: tuple[Web, list[socket.socket]] | None
     keeper: Keeper
+    lasting: Lasting | None
     alerter: Alerter
     process: _Process
 
@@ -113,18 +122,26 @@ class _House:
         process, log = self.process, self.process.log
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             await self.keeper.restore()
+            if self.lasting is not None:
+                process.manager.starting(_TO_RESTORE_S)
+                await self.lasting.restore()
             async with trio.open_nursery() as nursery:
                 await self._open(nursery)
                 nursery.start_soon(process.obey, signals, nursery)
                 nursery.start_soon(self.keeper.run)
+                if self.lasting is not None:
+                    nursery.start_soon(self.lasting.run)
                 nursery.start_soon(self.alerter.run)
                 nursery.start_soon(process.operations.watch)
                 nursery.start_soon(process.manager.watch)
                 process.manager.ready(process.status())
-                nursery.start_soon(_spare_the_collector, self.config.probe.interval_s + self.config.probe.timeout_s)
+                first_round_s = self.config.probe.interval_s + self.config.probe.timeout_s
+                nursery.start_soon(_spare_the_collector, first_round_s, process.node.count_tickets)
                 await process.finished(nursery)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.keeper.finish)
+                if self.lasting is not None:
+                    nursery.start_soon(self.lasting.finish)
                 nursery.start_soon(self.alerter.finish, min(_ALERTS_S, _EXIT_SHARE * self.config.master.grace_s))
         process.manager.close()
         log.info("stopped")
@@ -142,6 +159,13 @@ class _House:
         if self.web is not None:
             for address in await nursery.start(self.web[0].run, self.web[1]):
                 log.info("http", address=str(address))
+
+
+def _make_lasting(node: Node, store: Store, log: Logger) -> Lasting | None:
+    """Return what keeps the queue beyond the process, where there is one."""
+    if node.waiting is None:
+        return None
+    return Lasting(node.waiting, store, log, lambda kind, text: node.events.add(trio.current_time(), kind, text))
 
 
 def _make_alerter(node: Node, log: Logger) -> Alerter:
@@ -180,13 +204,20 @@ def _open_web(
         raise EntranceError(str(config.http.listen), exc.strerror or str(exc)) from exc
 
 
-async def _spare_the_collector(after_s: float) -> None:
+async def _spare_the_collector(after_s: float, tickets: Callable[[], int]) -> None:
     """Take what is there after the first round out of the garbage collector's sight: it lasts as long as the process.
 
-    With ten thousand backends a look of the collector at all of them holds everybody up for 60 ms and more.
+    With ten thousand backends a look of the collector at all of them holds everybody up for 60 ms and more. The same
+    goes for a crowd that waits; tickets are in no cycles, so none of them needs the collector to be let go.
     """
     await trio.sleep(after_s)
     gc.freeze()
+    spared = tickets()
+    while True:
+        await trio.sleep(_CROWD_LOOK_S)
+        if tickets() > 2 * spared + _CROWD:
+            gc.freeze()
+            spared = tickets()
 
 
 @attrs.define(eq=False)

@@ -229,12 +229,11 @@ class QuickAnswers:
         self._packed: dict[Endpoint, bytes] = {}
         self._pick, self._answered = pool.pick, master.observer.answered
         self._rng, self._answers = master.rng, master.answers
-        self._queues = master.desk.queues if master.desk is not None else None
 
     def walk_in(self, now: float, family: Family, address: tuple[str, int]) -> bytes | None:
         """Answer where there is a queue; None when it has to be asked."""
-        queues = self._queues
-        if queues is None or now >= self._answers.plain_due or not queues.may_walk_in(now):
+        desk = self._master.desk
+        if desk is None or now >= self._answers.plain_due or not desk.may_walk_in(now):
             return None
         denied = self._denied(now, address)
         if denied is not None:
@@ -242,7 +241,7 @@ class QuickAnswers:
         member = self._pick(now, self._rng)
         if member is None:
             return None
-        queues.walked_in(now)
+        desk.queues.walked_in(now)
         return self._ok(member, family)
 
     def judge(self, now: float, family: Family, address: tuple[str, int]) -> bytes:

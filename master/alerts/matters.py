@@ -67,6 +67,15 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "state_not_read": Rule("state", Severity.WARNING, "the state was not read"),
         "state_not_written": Rule("state", Severity.WARNING, "the state cannot be written"),
         "state_written": Rule("state", Severity.OK, "the state is written again"),
+        "people_wait": Rule("queue", Severity.INFO, "people wait in the queue"),
+        "nobody_waits": Rule("queue", Severity.OK, "nobody waits in the queue any more"),
+        "queue_full": Rule("queue_room", Severity.WARNING, "people are turned away: the queue is full"),
+        "queue_has_room": Rule("queue_room", Severity.OK, "the queue has places again"),
+        "loop_frozen": Rule("queue_loop", Severity.WARNING, "the control loop of the queue is frozen"),
+        "loop_thawed": Rule("queue_loop", Severity.OK, "the control loop of the queue works again"),
+        "queue_not_read": Rule("queue_state", Severity.WARNING, "the queue was not read"),
+        "queue_not_written": Rule("queue_state", Severity.WARNING, "the queue cannot be written"),
+        "queue_written": Rule("queue_state", Severity.OK, "the queue is written again"),
         "stopping": Rule("process", Severity.WARNING, "the master stops"),
         "backend_down": Rule("works", Severity.WARNING, "is down"),
         "backend_up": Rule("works", Severity.OK, "is up again"),
@@ -78,7 +87,19 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
 )
 """What is told, by kind of event. An event of another kind is none to be woken by."""
 _SAYS_IT_ALL: Final = frozenset(
-    {"backend_up", "backend_fresh", "backend_back", "live_backend", "takers_again", "spare_regained", "state_written"}
+    {
+        "backend_up",
+        "backend_fresh",
+        "backend_back",
+        "live_backend",
+        "takers_again",
+        "spare_regained",
+        "state_written",
+        "nobody_waits",
+        "queue_has_room",
+        "loop_thawed",
+        "queue_written",
+    }
 )
 """Kinds whose text says no more than the words here."""
 

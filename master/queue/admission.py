@@ -75,7 +75,10 @@ class Admission:
         """Give back a place that the store had not heard of when the process before this one ended."""
         self._course.tally.rejoined += 1
         line = self._course.lines.open_again(now, place.queue)
-        return self._take_in(now, line, attrs.evolve(ask, lane=place.lane), place.number, place.order)
+        ticket = self._take_in(now, line, attrs.evolve(ask, lane=place.lane), place.number, place.order)
+        if place.joined_at is not None:
+            ticket.joined_at = min(now, place.joined_at)
+        return ticket
 
     def _take_in(self, now: float, line: Line, ask: QueueAsk, number: int, order: int) -> Ticket:
         lease_s = self._course.policy.hold_plain_s if ask.held else self._course.policy.lease_s

@@ -11,12 +11,13 @@ from master.queue.ticket import Lane, Ticket
 
 @attrs.frozen
 class SignedPlace:
-    """What the text of a ticket says, once its signature has been found good."""
+    """What the text of a ticket says, once its signature has been found good. `joined_at`: None when it is not told."""
 
     number: int
     queue: str
     lane: Lane
     order: int
+    joined_at: float | None = None
 
 
 @attrs.frozen

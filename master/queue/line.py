@@ -47,6 +47,17 @@ class Line:
         for lane in self._lanes:
             yield from lane
 
+    def by_lane(self) -> tuple[int, int, int]:
+        """Return how many wait in each lane, in their order."""
+        resume, vip, plain = self._lanes
+        return len(resume), len(vip), len(plain)
+
+    def heads(self) -> Iterator[Ticket]:
+        """Yield who stands before all others in each lane."""
+        for lane in self._lanes:
+            if (first := lane.first) is not None:
+                yield first
+
     def waiting(self, lane: Lane) -> int:
         return len(self._lanes[lane])
 

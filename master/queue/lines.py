@@ -25,6 +25,11 @@ class Lines:
     def __len__(self) -> int:
         return len(self._lines)
 
+    @property
+    def used(self) -> int:
+        """How many have a ticket: the others make room when there is need."""
+        return len(self._lines) - len(self._idle)
+
     def __iter__(self) -> Iterator[Line]:
         return iter(self._lines.values())
 

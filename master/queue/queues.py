@@ -168,16 +168,21 @@ class Queues:
         self._course.set(now, policy)
 
     def take_changes(self, most: int = 10_000) -> Changes:
-        """Return what the store has to write in one commit, so many rows at most; `give_back` if it could not."""
+        """Return what the store has to write, so many rows at most; `give_back` if it could not."""
         return self.book.take_changes(self.numbers.unused, most)
 
     def give_back(self, changes: Changes) -> None:
         """Hear that these could not be written: they are among the next."""
         self.book.give_back(changes)
 
+    def write_anew(self) -> None:
+        """Hear that what the store has is of no worth: all is written in its place."""
+        self.book.give_back(Changes([], [], None, anew=True))
+
     def restore(self, now: float, rows: Iterable[TicketRow], lost: Iterable[NumberBlock]) -> None:
         """Put back what was written, before anybody asks; `lost`: what was unused by then. Times are of this clock.
 
+        It may come in parts, in any order; `lost` with the first of them.
         Nobody could ask meanwhile, so each lease and each call begins anew. Raise ValueError on a row that is none.
         """
         self.numbers.lose(lost)
@@ -189,7 +194,7 @@ class Queues:
                 self.limits.call(now, ticket.counted)
             self.numbers.find(ticket.number)
             self._course.enter(now, self.lines.open_again(now, ticket.queue), ticket)
-        self.book.all_written()
+            self.book.written(ticket.number)
         self.set(now, self.policy)
 
     # Within.

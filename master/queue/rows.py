@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 import attrs
 
@@ -11,8 +11,9 @@ from master.queue.numbers import NumberBlock
 from master.queue.ticket import Lane, Stage, Ticket
 
 
-@attrs.frozen
-class TicketRow:
+class TicketRow(NamedTuple):
+    """A tuple, and no class of attrs: thousands are made at a time while clients wait, in under half of the time."""
+
     number: int
     queue: str
     client: bytes | None
@@ -32,8 +33,7 @@ class TicketRow:
 
     def moved(self, by_s: float) -> TicketRow:
         """Return it by a clock that shows `by_s` more."""
-        return attrs.evolve(
-            self,
+        return self._replace(
             joined_at=self.joined_at + by_s,
             lease_until=self.lease_until + by_s,
             claim_until=self.claim_until + by_s,
@@ -43,10 +43,10 @@ class TicketRow:
 
 @attrs.frozen
 class Changes:
-    """What to write in one commit: rows to put in place of older ones, numbers to delete, numbers that are not used.
+    """What to write: rows to put in place of older ones, numbers to delete, numbers that are not used.
 
     `unused` None: it stays as it was, because more is to be written before the numbers that were given are all there.
-    `anew`: delete all rows first.
+    `anew`: delete all rows first. All others follow, up to the first of which `unused` is not None: it is one commit.
     """
 
     rows: list[TicketRow]
@@ -55,15 +55,30 @@ class Changes:
     anew: bool = False
 
 
-_FIELDS: Final = tuple(field.name for field in attrs.fields(TicketRow))
-_VALUES: Final = attrgetter(*_FIELDS)
+_VALUES: Final = attrgetter(*TicketRow._fields)
 
 
 def to_row(ticket: Ticket) -> TicketRow:
-    return TicketRow(*_VALUES(ticket))
+    return TicketRow._make(_VALUES(ticket))
 
 
 def to_ticket(row: TicketRow) -> Ticket:
     """Raise ValueError on a lane or a stage that does not exist."""
-    values = {name: getattr(row, name) for name in _FIELDS}
-    return Ticket(**values | {"lane": Lane(row.lane), "stage": Stage(row.stage)})
+    return Ticket(
+        row.number,
+        row.queue,
+        row.client,
+        row.network,
+        Lane(row.lane),
+        row.order,
+        row.joined_at,
+        row.lease_until,
+        stage=Stage(row.stage),
+        claim_until=row.claim_until,
+        returned=bool(row.returned),
+        shown=row.shown,
+        polled_at=row.polled_at,
+        retry_after_s=row.retry_after_s,
+        away=bool(row.away),
+        grant=row.grant,
+    )

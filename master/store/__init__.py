@@ -2,9 +2,34 @@
 
 from master.store.memory import MemoryStore
 from master.store.sqlite import SqliteStore
-from master.store.state import SavedAdmin, SavedReport, State, Store, StoreError
+from master.store.state import (
+    QueueStore,
+    RowsLostError,
+    SavedAdmin,
+    SavedOrder,
+    SavedQueue,
+    SavedReport,
+    State,
+    Store,
+    StoreBusyError,
+    StoreError,
+)
 
-__all__ = ["MemoryStore", "SavedAdmin", "SavedReport", "SqliteStore", "State", "Store", "StoreError", "open_store"]
+__all__ = [
+    "MemoryStore",
+    "QueueStore",
+    "RowsLostError",
+    "SavedAdmin",
+    "SavedOrder",
+    "SavedQueue",
+    "SavedReport",
+    "SqliteStore",
+    "State",
+    "Store",
+    "StoreBusyError",
+    "StoreError",
+    "open_store",
+]
 
 
 def open_store(file: str) -> Store:

@@ -1,20 +1,35 @@
-"""Keeps the state in an SQLite file.
+"""Keeps the state, and the virtual queue, in an SQLite file.
 
-Each call opens the file anew: a file that was taken away or a disk that was full is no matter for the next call.
+Each call opens the file anew: a file that was taken away or a disk that was full is no matter for the next call. That
+costs some milliseconds, mostly those in which the disk makes a commit last: each call that has returned outlives the
+process, and the machine too, as far as its disk says the truth. What a commit in the middle of which either of them
+died had begun is undone when the file is opened next.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from typing import Final, TypeVar
 
 import attrs
 
 from master.core.admin import Wish
-from master.store.state import SavedAdmin, SavedReport, State, StoreError
+from master.queue.rows import Changes
+from master.store import sqlite_queue
+from master.store.state import (
+    RowsLostError,
+    SavedAdmin,
+    SavedOrder,
+    SavedQueue,
+    SavedReport,
+    State,
+    StoreBusyError,
+    StoreError,
+)
 
 _BUSY_S: Final = 2.0
 """So long another process may hold the file."""
@@ -27,6 +42,7 @@ _FORMS: Final = (
         "CREATE TABLE number (name TEXT PRIMARY KEY, next INTEGER)",
         "CREATE TABLE secret (name TEXT PRIMARY KEY, secret BLOB)",
     ),
+    sqlite_queue.TABLES,
 )
 """What each form has more than the one before it: a file of an older form is brought up at the first call."""
 _MOST: Final = 2**63 - 1
@@ -38,6 +54,8 @@ T = TypeVar("T")
 class SqliteStore:
     def __init__(self, file: str) -> None:
         self._file = file
+        self._next_commit: int | None = None
+        """Of the queue; None: what is there is not known."""
 
     def load(self) -> State:
         return self._do(_load, "BEGIN")  # a file that nobody may write can still be read
@@ -51,16 +69,50 @@ class SqliteStore:
     def secret(self, name: str, fresh: bytes) -> bytes:
         return self._do(lambda connection: _secret(connection, name, fresh))
 
+    def load_queue(self, epoch_s: float) -> SavedQueue:
+        queue, self._next_commit = self._do(lambda connection: sqlite_queue.load_queue(connection, epoch_s), "BEGIN")
+        return queue
+
+    def write_queue(self, parts: Sequence[Changes], epoch_s: float) -> None:
+        expected = self._next_commit
+        self._next_commit = self._do(
+            lambda connection: sqlite_queue.write_queue(connection, parts, epoch_s, expected, _take)
+        )
+
+    def reserve_tickets(self, size: int, least: int = 0) -> int:
+        return self._do(lambda connection: sqlite_queue.reserve_tickets(connection, size, least, _take))
+
+    def load_orders(self) -> tuple[SavedOrder, ...]:
+        return self._do(sqlite_queue.load_orders, "BEGIN")
+
+    def save_orders(self, orders: Sequence[SavedOrder]) -> None:
+        self._do(lambda connection: sqlite_queue.save_orders(connection, orders))
+
     def _do(self, work: Callable[[sqlite3.Connection], T], begin: str = "BEGIN IMMEDIATE") -> T:
         try:
+            _make(self._file)
             with closing(sqlite3.connect(self._file, timeout=_BUSY_S, isolation_level=None)) as connection, connection:
                 # By hand: Python would begin it after the tables are made, and half of a file could be left. Immediate:
                 # of two that read before they write, one would be refused at once, and not wait for the other.
                 connection.execute(begin)
                 _prepare(connection)
                 return work(connection)
+        except RowsLostError as exc:
+            raise RowsLostError(f"{self._file}: {exc}") from None
+        except OSError as exc:
+            raise StoreError(f"{self._file}: {exc.strerror}") from exc
+        except sqlite3.OperationalError as exc:
+            busy = exc.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            raise (StoreBusyError if busy else StoreError)(f"{self._file}: {exc}") from exc
         except (sqlite3.Error, ValueError) as exc:  # ValueError: no file name, or a value of another version
             raise StoreError(f"{self._file}: {exc}") from exc
+
+
+def _make(file: str) -> None:
+    """Make the file where there is none, for nobody else to read: secrets are in it."""
+    # A file that is there is not opened: to close it again would end the locks of all connections of this process.
+    with suppress(FileExistsError):
+        os.close(os.open(file, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _prepare(connection: sqlite3.Connection) -> None:

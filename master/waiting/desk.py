@@ -1,7 +1,7 @@
 """The desk: an ask of a client goes in, and what the queue and the pool make of it comes out. No task, no await.
 
 Whoever is called is sent to a backend in the same step, so a place that was reserved is taken before anybody else is
-heard. Those who wait on their connection (plain clients) are told when `serve_held` finds that they were called.
+heard. Those who wait on their connection (plain clients) are told when `settle` finds that they were called.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from master.core.answers import Ask, Assignment, Refused, State
 from master.core.answers import Reason as PoolReason
 from master.core.pool import Pool
 from master.queue.answers import Again, Closed, Denied, Go, QueueAsk, SignedPlace, Waiting
+from master.queue.limits import Room
 from master.queue.lines import DEFAULT
 from master.queue.queues import Queues
 from master.queue.ticket import CALLED, CLAIMED, Lane, Ticket
@@ -40,6 +41,22 @@ _TEXTS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Where the operator has no word for it."""
+_WAITS: Final = (
+    QueueReason.NO_PLACE,
+    QueueReason.NO_BACKEND,
+    QueueReason.FEWER_BACKENDS,
+    QueueReason.RATE,
+    QueueReason.CALLS,
+    QueueReason.HELD,
+    QueueReason.IN_LINE,
+)
+_TOLD: Final[tuple[tuple[Result, str], ...]] = (
+    *((Result.WAIT, reason) for reason in _WAITS),
+    *((Result.NO_SERVER, reason) for reason in (*_WAITS, QueueReason.FULL)),
+    *((Result.CLOSED, reason) for reason in (QueueReason.FULL, QueueReason.CLOSED, Reason.LEFT)),
+    *((Result.DENIED, reason) for reason in (QueueReason.NO_QUEUE, QueueReason.USED)),
+)
+"""All that the queue tells but for OK."""
 
 
 @attrs.frozen
@@ -102,12 +119,15 @@ class Desk:
         """So many plain clients wait on their connections at once."""
         self.turned_away = 0
         """Plain clients that were told to come again because too many are held."""
+        self.told: dict[tuple[Result, str], int] = dict.fromkeys(_TOLD, 0)
+        """How often somebody was told so, by the result and its reason."""
         self._clock = clock
         self._pool = pool
         self._rng = rng
         self._networks = networks
         self._epoch_s = queues.epoch_s
         self._held: dict[int, tuple[Visit, Callable[[float, Outcome], object]]] = {}
+        self._working = -1
         self.adopt_backends()
 
     def adopt_backends(self) -> None:
@@ -125,6 +145,7 @@ class Desk:
         if visit.hold and len(self._held) >= self.max_held:
             self.turned_away += 1
             return self._no_server(QueueReason.FULL)
+        self._mind_the_pool()
         ask = self._read(now, visit)
         answer = self.queues.ask(now, self._rng, ask)
         if isinstance(answer, Go):
@@ -134,6 +155,22 @@ class Desk:
         if isinstance(answer, Again):
             return self._again(now, visit, ask, answer.grant)
         return self._refuse(answer)
+
+    def may_walk_in(self, now: float) -> bool:
+        """Whether a plain client need not ask: say `queues.walked_in` of each that is let in so."""
+        self._mind_the_pool()
+        return self.queues.may_walk_in(now)
+
+    def settle(self, now: float, room: Room) -> None:
+        """Hear how much room there is, call the next, and tell those who wait on their connections."""
+        self._working = self._pool.roll.working
+        self.queues.settle(now, room)
+        self._serve_held(now)
+
+    def _mind_the_pool(self) -> None:
+        """Where other backends work than when the room was told, call nobody until it is told anew: it may be less."""
+        if self._pool.roll.working != self._working:
+            self.queues.limits.deny()
 
     def hold(self, number: int, visit: Visit, tell: Callable[[float, Outcome], object]) -> None:
         """Have somebody told later what became of a place."""
@@ -151,7 +188,7 @@ class Desk:
             self.queues.leave(now, number)
             tell(now, self._no_server(self.queues.reason))
 
-    def serve_held(self, now: float) -> None:
+    def _serve_held(self, now: float) -> None:
         """Tell those who were called, or have waited for long enough."""
         for ticket in self.queues.take_news():
             visit, tell = self._held.get(ticket.number, (None, None))
@@ -218,17 +255,22 @@ class Desk:
             "RetryAfter": waiting.retry_after_s,
             "Reason": waiting.reason,
         }
-        return Outcome(Result.WAIT, data, waiting.reason)
+        return self._count(Outcome(Result.WAIT, data, waiting.reason))
 
     def _refuse(self, answer: Closed | Denied) -> Outcome:
         if isinstance(answer, Denied):
-            return Outcome(Result.DENIED, {"Reason": answer.reason, "RetryAfter": None}, answer.reason)
+            return self._count(Outcome(Result.DENIED, {"Reason": answer.reason, "RetryAfter": None}, answer.reason))
         text = answer.text or _TEXTS.get(answer.reason, "")
         data = {"Reason": answer.reason, "RetryAfter": answer.retry_after_s, "Text": text}
-        return Outcome(Result.CLOSED, data, answer.reason)
+        return self._count(Outcome(Result.CLOSED, data, answer.reason))
 
     def _no_server(self, reason: str) -> Outcome:
-        return Outcome(Result.NO_SERVER, {"RetryAfter": self.times.again_s(self._rng)}, reason)
+        return self._count(Outcome(Result.NO_SERVER, {"RetryAfter": self.times.again_s(self._rng)}, reason))
+
+    def _count(self, outcome: Outcome) -> Outcome:
+        told = outcome.result, outcome.reason
+        self.told[told] = self.told.get(told, 0) + 1
+        return outcome
 
     def _read(self, now: float, visit: Visit) -> QueueAsk:
         """Return what is asked of the queue: by whom, with which place, in which lane."""
@@ -279,7 +321,7 @@ class Desk:
         name = next((each for each in candidates if queue_hash(each) == said.queue), None)
         if name is None or said.lane not in Lane.__members__.values():
             return None
-        return SignedPlace(said.number, name, Lane(said.lane), said.order)
+        return SignedPlace(said.number, name, Lane(said.lane), said.order, said.joined - self._epoch_s)
 
     def _write_ticket(self, ticket: Ticket) -> str:
         joined = ticket.joined_at + self._epoch_s

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
@@ -24,7 +24,7 @@ from master.queue.numbers import Numbers
 from master.queue.policy import Mode, QueuePolicy
 from master.queue.polls import PollPolicy
 from master.queue.queues import Queues
-from master.queue.ticket_text import TicketText, ticket_secrets
+from master.queue.ticket_text import SECRET_BYTES, TicketText, ticket_secrets
 from master.told import AnswerPolicy
 from master.waiting.desk import Desk
 from master.waiting.orders import WHOLE, Order, obey
@@ -50,6 +50,9 @@ class Kept(Protocol):
     """What was tried last, failed."""
     written_at: float
     """When the last commit ended well, or the start."""
+    commits: int
+    failures: int
+    """Both from the start."""
 
     @property
     def unwritten(self) -> int:
@@ -93,7 +96,7 @@ class WaitingRoom:
         """Which part of the last second the process has worked."""
         self.on_changed: Callable[[], object] = lambda: None
         """Is called when an operator has changed something that is to last."""
-        self._kept_secret: bytes | None = None
+        self._kept_secrets: Sequence[bytes] = (random.SystemRandom().randbytes(SECRET_BYTES),)
         self._keys = keys
         self._pool = pool
         self._rng = rng
@@ -103,12 +106,14 @@ class WaitingRoom:
             pool,
             rng,
             turns=self.turns,
-            texts=TicketText([random.SystemRandom().randbytes(32)]),
+            texts=TicketText(self._kept_secrets),
             networks=networks,
             times=times,
             clock=clock,
         )
         self.desk.max_held = config.max_held
+        if keys is not None:
+            self._write_tickets_anew()
 
     @property
     def policy(self) -> QueuePolicy:
@@ -131,9 +136,9 @@ class WaitingRoom:
         self.turns.keys = TurnKeys.of(keys)
         self._write_tickets_anew()
 
-    def adopt_secret(self, secret: bytes) -> None:
-        """Take the secret of the store for tickets, which is what signs them where there is no key."""
-        self._kept_secret = secret
+    def adopt_secrets(self, secrets: Sequence[bytes]) -> None:
+        """Take the secrets of the store for tickets; the first signs them where there is no key."""
+        self._kept_secrets = secrets
         self._write_tickets_anew()
 
     def order(self, now: float, queue: str, order: Order | None) -> None:
@@ -161,10 +166,7 @@ class WaitingRoom:
 
     def _write_tickets_anew(self) -> None:
         secrets = list(ticket_secrets(self._keys.signers)) if self._keys is not None else []
-        if self._kept_secret is not None:
-            secrets.append(self._kept_secret)
-        if secrets:
-            self.desk.texts = TicketText(secrets)
+        self.desk.texts = TicketText([*secrets, *self._kept_secrets])
 
     # What makes it go on.
 
@@ -196,8 +198,7 @@ class WaitingRoom:
         open_ = self._pool.roll.closed is None
         per_minute = None if self.plan.per_s is None else 60 * self.plan.per_s
         room = survey.room(open_=open_, n_minus_1=self.policy.n_minus_1, taken=taken, per_minute=per_minute)
-        self.queues.settle(now, room)
-        self.desk.serve_held(now)
+        self.desk.settle(now, room)
 
     def _rule(self, now: float) -> None:
         """Ask the loop for its rate. Where no backend tells its CPU the count of users is the limit: it is exact."""
@@ -245,15 +246,6 @@ class WaitingRoom:
             )
             for line in lines
         }
-
-
-def read_turn_keys(config: QueueConfig) -> Keys | None:
-    """Return what stands in the key file now, None where there is none. Raise LineFileError."""
-    if not config.keys_file:
-        return None
-    from lambdamu.keys import load_keys  # noqa: PLC0415 - takes 60 ms to import, and few need it
-
-    return load_keys(config.keys_file)
 
 
 def _per_s(per_minute: float | None) -> float | None:

@@ -57,7 +57,7 @@ def browser() -> Iterator[Any]:
 class Page:
     """A page that is looked at; whatever the browser complains of fails the test, but for a link that is lost."""
 
-    def __init__(self, browser: Any, port: int, script: str = "", **options: Any) -> None:
+    def __init__(self, browser: Any, port: int, script: str = "", path: str = "", **options: Any) -> None:
         self.context = browser.new_context(**options)
         self.page = self.context.new_page()
         self.complaints: list[str] = []
@@ -66,7 +66,7 @@ class Page:
         self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
         if script:
             self.page.add_init_script(script)
-        self.page.goto(f"http://127.0.0.1:{port}/")
+        self.page.goto(f"http://127.0.0.1:{port}/{path}")
 
     def _hear(self, message: Any) -> None:
         if message.type in {"error", "warning"} and "net::ERR_" not in message.text:

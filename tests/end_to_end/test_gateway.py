@@ -106,6 +106,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         stage.end()
 
 
+def test_people_wait_on_a_page_where_the_configuration_says_so(stage: Stage) -> None:
+    _, alive = stage.server()
+    port = free_port()
+    (stage.folder / "texts").mkdir()
+    (stage.folder / "texts" / "de.json").write_text('{"ready": "Los geht\u2019s"}', encoding="utf-8")
+    master, _ = stage.master(alive, text=FAST + gateway(port, 'wait_page = true\nwait_texts = "texts"'))
+    wait_for_port(port, master)
+    wait_until_up(master, 1)
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/wait/default", headers={"Accept-Language": "de"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        page = answer.read().decode()
+    assert "Los geht\u2019s" in page
+    assert f">127.0.0.1:{alive}<" in page
+
+
 schema = schemathesis.openapi.from_dict(json.loads(DOCUMENT))
 PROMISES = [
     schemathesis.checks.status_code_conformance,

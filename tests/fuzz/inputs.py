@@ -12,6 +12,7 @@ from lambdamu.datapack import encode
 from lambdamu.keys import Signer
 from lambdamu.messages import Message
 from lambdamu.passes import Pass, make_pass
+from master.wait_page.cookie import cookie_name
 from tests.lambdamu.test_proxy_protocol import LOCAL, header
 
 SIGNER: Final = Signer.generate("k1")
@@ -57,7 +58,16 @@ def _requests() -> list[bytes]:
         b"POST /v1/server HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\nabcde",
     ]
-    return [*posts, *gets, gets[0] * 3, gets[0] + posts[3]]
+    cookie, site = cookie_name("a b").encode(), b"Sec-Fetch-Site: same-origin"
+    pages = [
+        b"GET /wait/a%%20b HTTP/1.1\r\nHost: x\r\nCookie: a=b; %s=%s.%s.41\r\nAccept-Language: de-AT, en;q=0.5\r\n\r\n"
+        % (cookie, b"c" * 22, b"t" * 88),
+        b"GET /wait/a%20b?away HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\nX-Forwarded-Proto: https\r\n\r\n",
+        b"POST /wait/a%%20b HTTP/1.1\r\n%s\r\nCookie: %s=%s..0\r\nContent-Length: 7\r\n\r\nleave=1"
+        % (site, cookie, b"c" * 22),
+        b"HEAD /wait/page.js?0123 HTTP/1.1\r\nHost: x\r\n\r\n",
+    ]
+    return [*posts, *gets, *pages, gets[0] * 3, gets[0] + posts[3]]
 
 
 _CONFIG: Final = """
@@ -75,6 +85,8 @@ listen = "127.0.0.1:9301"
 [gateway]
 listen = "[::1]:9302"
 origins = ["https://game.example"]
+wait_page = true
+wait_redirect = "game://{ip}:{port}/?turn={turn}"
 [queue]
 mode = "hold"
 per_minute = 0.5

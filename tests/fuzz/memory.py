@@ -25,6 +25,9 @@ from master.config import AccessPolicy, BackendConfig, Config, MasterPolicy
 from master.config_file import ConfigError, parse
 from master.gateway import Gateway, GatewayRules
 from master.node import Node
+from master.wait_page.page import WaitRules
+from master.wait_page.redirect import Redirect
+from master.wait_page.texts import load_texts
 from tests.fuzz.inputs import NOW_UNIX, SIGNER
 
 Door = Callable[[bytes], None]
@@ -37,7 +40,8 @@ _TRUSTED: Final = Networks(exempt=_NETWORKS)
 def make_doors() -> dict[str, Door]:
     """Return each door by its name, with real objects behind it."""
     node = _make_node()
-    gateway = Gateway(node.master, GatewayRules(("https://game.example",), _NETWORKS))
+    wait = WaitRules(load_texts(), Redirect.parse("game://{ip}:{port}/{queue}?{turn}&{name}"))
+    gateway = Gateway(node.master, GatewayRules(("https://game.example",), _NETWORKS, wait=wait))
     return {
         "clients": _Spoken(MessagePackWire(), node),
         "gateway": _Spoken(HttpWire(), gateway),

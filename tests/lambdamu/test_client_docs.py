@@ -18,9 +18,11 @@ TEXT = (Path(__file__).parents[2] / "docs/client.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
-def example() -> dict[str, Any]:
+def example(holding: str = "UserCount") -> dict[str, Any]:
+    """Run the one whole example that holds this word, but for its `main`."""
+    [text] = [each for each in EXAMPLES if "async def main" in each and holding in each]
     names: dict[str, Any] = {"__name__": "example"}
-    exec(compile(EXAMPLES[0], "docs/client.md", "exec"), names)
+    exec(compile(text, "docs/client.md", "exec"), names)
     return names
 
 
@@ -42,8 +44,29 @@ async def test_the_example_says_why_it_does_not(master: Any, capsys: pytest.Capt
     assert capsys.readouterr().out.endswith(": it answered NoServer; ask again in 3600.0 s\n")
 
 
+@pytest.mark.parametrize("gets_in", [True, False])
+async def test_the_example_that_waits_shows_its_place(
+    master: Any, capsys: pytest.CaptureFixture[str], gets_in: bool
+) -> None:
+    names = example("waits")
+    places: list[dict[str, Any]] = [{"Position": 2, "ETA": 8.4}, {"Position": 0, "ETA": None}]
+    waits = [{"Result": "Wait", "Data": {"Ticket": "t", "RetryAfter": 0.1, **place}} for place in places]
+    async with FakeBackend() as backend:
+        host, port = backend.address
+        last = {"Result": "OK", "Data": {"IP": host, "Port": port}}
+        if not gets_in:
+            last = {"Result": "Denied", "Data": {"Reason": "PassExpired"}}
+        async with master(*waits, last) as asked:
+            names["MASTERS"][:] = [str(asked.address)]
+            await names["main"]()
+    *before, end = capsys.readouterr().out.splitlines()
+    assert before == ["2 people are before you: about 8 s", "0 people are before you: nobody knows how long"]
+    assert end.startswith("in, as Task" if gets_in else "no connection: ")
+    assert ("Leave" in asked.asks[-1].data) is not gets_in
+
+
 def test_the_other_examples_can_be_read() -> None:
-    for text in EXAMPLES[1:]:
+    for text in (each for each in EXAMPLES if "async def main" not in each):
         compile(f"async def main():\n{re.sub('^', '    ', text, flags=re.MULTILINE)}", "docs/client.md", "exec")
 
 

@@ -479,6 +479,7 @@ def test_a_client_of_ipv6_behind_a_balancer_of_ipv4_is_told_an_address_of_ipv6()
 
     class Watched:
         def do_send_server(self, message: Message, now: float, peer: Peer, *, hold: bool = True) -> Any:
+            assert not hold  # a request is answered at once
             seen.append(peer)
             return site.master.do_send_server(message, now, peer, hold=hold)
 

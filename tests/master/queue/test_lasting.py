@@ -186,8 +186,48 @@ def test_when_nobody_writes_for_long_the_store_is_written_anew() -> None:
     failed = desk.queues.take_changes(most=1)
     assert failed.anew
     desk.queues.give_back(failed)
-    shelf.write(desk.queues.take_changes(most=1))
+    first, second = (desk.queues.take_changes(most=1) for _ in range(2))
+    assert (first.anew, first.unused, second.anew) == (True, None, False), "in parts, for one commit"
+    shelf.write(first)
+    shelf.write(second)
     assert names(shelf.rows.values()) == ["a", "b"]
+    assert shelf.unused == desk.queues.numbers.unused
+    assert not desk.queues.book.unwritten
+
+
+def test_what_is_to_be_written_anew_is_so_with_nobody_there() -> None:
+    desk, shelf = Desk(), Shelf()
+    desk.join("old")
+    shelf.write(desk.queues.take_changes())
+    desk.queues.leave(desk.now, 1)
+    desk.queues.write_anew()
+    assert desk.queues.book.unwritten
+    shelf.write(desk.queues.take_changes())
+    assert not shelf.rows
+    assert not desk.queues.book.unwritten
+
+
+def test_rows_that_come_back_in_parts_are_as_those_that_come_at_once() -> None:
+    desk, shelf = Desk(free=1), Shelf()
+    desk.join("called", "a", "b", "c")
+    shelf.write(desk.queues.take_changes())
+    queues = Queues(desk.now, QueuePolicy(mode=Mode.HOLD), Steady(), Numbers())
+    for row in reversed(shelf.rows.values()):
+        queues.restore(desk.now, [row], shelf.unused if row.number == 4 else ())
+    assert names(queues.lines["default"]) == ["called", "a", "b", "c"]
+    assert [row.number for row in queues.take_changes().rows] == [1], "the call that was taken back, and no other"
+    assert queues.numbers.unused == shelf.unused
+
+
+def test_who_is_forgotten_while_rows_come_back_goes_from_the_store_too() -> None:
+    desk, shelf = Desk(), Shelf()
+    desk.join("a", "b", "c")
+    desk.after(31.0)
+    shelf.write(desk.queues.take_changes())
+    queues = Queues(desk.now, QueuePolicy(max_tickets=2), Steady(), Numbers())
+    queues.restore(desk.now, shelf.rows.values(), shelf.unused)
+    assert queues.book.missed == 2
+    assert queues.take_changes().gone == [1]
 
 
 def test_a_crash_at_any_moment_loses_and_doubles_no_number() -> None:

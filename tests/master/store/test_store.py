@@ -82,8 +82,8 @@ def test_a_file_of_the_first_form_is_brought_up(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
     SqliteStore(str(file)).save(SOME)
     with closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute("DROP TABLE number")
-        connection.execute("DROP TABLE secret")
+        for table in ("number", "secret", "ticket", "unused", "queue_order"):
+            connection.execute(f"DROP TABLE {table}")
         connection.execute("PRAGMA user_version = 1")
     assert SqliteStore(str(file)).take_block("turn", 10) == 0
     assert SqliteStore(str(file)).load() == SOME
@@ -137,7 +137,7 @@ def test_a_file_of_a_version_to_come_is_let_alone(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
     SqliteStore(str(file)).save(SOME)
     with closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute("PRAGMA user_version = 3")
+        connection.execute("PRAGMA user_version = 99")
     refused(file)
 
 

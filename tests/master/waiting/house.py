@@ -105,7 +105,9 @@ class House:
         """Return `{Result, Data}` of the one answer, after a way over the wire."""
         if client is not None:
             data["Client"] = client
-        return said(self.reply(data, host))
+        reply = self.reply(data, host)
+        assert not isinstance(reply, Later)
+        return said(reply)
 
     def plain(self, host: str = "192.0.2.9") -> tuple[Later, list[dict[str, Any]]]:
         """Ask as an old client does, which is owed the answer; return where that will stand."""
@@ -114,6 +116,17 @@ class House:
         answers: list[dict[str, Any]] = []
         later.attach(lambda messages: answers.append(said(messages)))
         return later, answers
+
+    def rush(self, people: int = 60) -> list[str]:
+        """Have more come to the only backend than there is room for; return who still waits when ten have got in."""
+        waiting = [f"w{i}" for i in range(people)]
+        full = max(self.users["b0"], 1)
+        while len(waiting) > people - 10:
+            self.users["b0"] = full - 1
+            self.tick(1.0)
+            waiting = [name for name in waiting if self.ask(name)["Result"] == "Wait"]
+            self.users["b0"] = full
+        return waiting
 
     def verifier(self, name: str) -> Verifier:
         return Verifier(KEYS.verifiers, name)

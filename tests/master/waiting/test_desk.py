@@ -257,7 +257,7 @@ def test_where_nobody_may_be_held_a_plain_ask_gets_a_ticket() -> None:
 def test_a_shown_ticket_brings_back_a_place_of_which_nothing_was_kept() -> None:
     house, lost = House(0), House(0)
     for room in (house.room, lost.room):
-        room.adopt_secret(b"s" * 32)
+        room.adopt_secrets([b"s" * 32])
     lost.ask("ann")
     ticket = lost.ask("bob")["Data"]["Ticket"]
     house.now += 10
@@ -316,3 +316,16 @@ def test_those_who_are_answered_from_memory_take_their_part_of_the_rate() -> Non
         house.tick()
         let_in += sum(quick(house.now, 4, ("192.0.2.9", 5)) is not None for _ in range(3))
     assert 9 <= let_in <= 10
+
+
+def test_between_a_death_and_the_next_look_at_the_room_nobody_is_let_in() -> None:
+    house = House(4, 4, target_load=0.5)
+    house.users = {"b0": 0, "b1": 2}
+    house.tick(1)
+    house.kill("b0")
+    assert house.ask("ann")["Result"] == "Wait", "the two places were those of b0"
+    quick = house.master.prepare(Message("Master", "Event", "DoSendServer"))
+    assert quick is not None
+    assert quick(house.now, 4, ("192.0.2.9", 5)) is None
+    house.tick(1)
+    assert house.ask("ann")["Data"]["Reason"] == "FewerBackends"

@@ -9,13 +9,16 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import attrs
 import click
 import pytest
 import trio
 
 from lambdamu.errors import LinkError
 from master.cli import cli
+from master.queue_metrics import QueueMetrics
 from master.web.exposition import render
+from tests.master.waiting.house import House
 
 ROOT = Path(__file__).parents[3]
 ALERTS = (ROOT / "deploy" / "alerts.yml").read_text()
@@ -46,6 +49,9 @@ async def exported(site: Any) -> Exported:
         failure = LinkError("refused", "it refused")
         node.pool.record_failure(trio.current_time(), "b3")
         node.observer.probed("b3", failure, 0.0)
+        room = make_rush().room
+        room.kept = Kept()
+        metrics.watch_queue(QueueMetrics(room).collect)
         text = (await render(metrics.registry, openmetrics=False)).decode()
     names: Exported = {}
     for line in text.splitlines():
@@ -53,6 +59,24 @@ async def exported(site: Any) -> Exported:
             name, labels = re.match(r"(\w+)(?:\{(.*)\})?", line).groups(default="")  # type: ignore[union-attr]
             names.setdefault(name, set()).update(re.findall(r'(\w+)="', labels))
     return names
+
+
+@attrs.frozen
+class Kept:
+    """A queue that is kept."""
+
+    failing: bool = False
+    commits: int = 0
+    failures: int = 0
+    unwritten: int = 0
+
+
+def make_rush() -> House:
+    """Return a queue of which all is known: there are limits, people wait, and some have got in."""
+    house = House(4, target_load=1.0, per_minute=600.0)
+    house.users["b0"] = 4
+    house.rush()
+    return house
 
 
 def families(text: str) -> set[str]:

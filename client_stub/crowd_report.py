@@ -1,0 +1,91 @@
+"""A crowd from its beginning to its report: the line while it waits, the table or the JSON at its end."""
+
+from __future__ import annotations
+
+import random
+import resource
+import sys
+from typing import Final
+
+import trio
+from rich.text import Text
+
+from client_stub.crowd_run import CrowdRun
+from client_stub.crowd_tally import CrowdTally
+from client_stub.interrupt import until_signal
+from client_stub.load import file_slots
+from client_stub.options import ClientOptions
+from client_stub.report import backend_table
+from client_stub.show import Status, complain, put_json, put_line, put_table, span
+from client_stub.tally import FAILED, quantiles
+from lambdamu.caller import Caller
+
+_REFRESH_S: Final = 0.2
+_LINE_S: Final = 5.0
+"""Where lines stay they come so seldom."""
+_WORDS_SHOWN: Final = 5
+
+
+async def run_crowd(options: ClientOptions, caller: Caller, rng: random.Random) -> int:
+    """Run a crowd, report what came of it, also when a signal ends it, and return the exit code."""
+    connections = options.connections or 1
+    slots = file_slots(_allow_files(options.clients + connections))
+    run = CrowdRun(options, caller, rng, None if slots is None else max(1, slots - connections), complain)
+
+    async def work() -> bool:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_show, run.crowd.tally)
+            await run.run()
+            nursery.cancel_scope.cancel()
+        return True
+
+    through = await until_signal(work)
+    tally = run.crowd.tally
+    _report(tally, json=options.json)
+    if not through:
+        left = f"; {tally.ended['left']} have left the queue" if tally.ended["left"] else ""
+        complain(f"stopped by a signal{left}")
+        return FAILED
+    return tally.exit_code()
+
+
+def _allow_files(count: int) -> int:
+    """Raise the limit of open files to what the crowd needs, as far as that is allowed; return what it is then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + 256
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return soft
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return allowed
+
+
+async def _show(tally: CrowdTally) -> None:
+    with Status() as status:
+        while True:
+            await trio.sleep(_REFRESH_S if sys.stderr.isatty() else _LINE_S)
+            status.say(tally.line())
+
+
+def _report(tally: CrowdTally, *, json: bool) -> None:
+    for word, count in tally.errors.most_common(_WORDS_SHOWN):
+        complain(f"{count} x {word}")
+    if json:
+        put_json(tally.to_json())
+        return
+    if tally.backends:
+        put_table(backend_table(tally.backends))
+    put_line(Text(tally.line()))
+    if tally.wait_s:
+        order = "all in order" if not tally.overtaken else f"{tally.overtaken} were overtaken"
+        put_line(Text(f"waited {_spans(quantiles(tally.wait_s))}; {order}"))
+    if tally.promises:
+        put_line(Text(f"let in as soon as they were told: {tally.kept} of {tally.promises}"))
+    answered = tally.answer_s.quantiles()
+    if answered["max"] is not None:
+        times = ", ".join(f"{name} {time_s * 1000:.1f} ms" for name, time_s in answered.items() if time_s is not None)
+        put_line(Text(f"answered in {times}"))
+
+
+def _spans(times: dict[str, float | None]) -> str:
+    return ", ".join(f"{name} {span(time_s)}" for name, time_s in times.items() if time_s is not None)
