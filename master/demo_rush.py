@@ -34,7 +34,7 @@ _TARGET: Final = 0.9
 _PATIENCE: Final = 3.0
 """After so many times the seconds nobody waits for it any more."""
 _LINE_S: Final = 2.0
-_ARRIVAL_S: Final = 1.5
+_ARRIVAL_S: Final = 2.5
 """What a place is taken for beside the stay: from the call until the login, and until the master hears of the end."""
 _MAIL: Final = "the-demonstration"
 
@@ -92,7 +92,7 @@ async def run_rush(seconds: float) -> int:
     console = Console()
 
     def say(text: str) -> None:
-        console.print(text, highlight=False)
+        console.print(text, highlight=False, soft_wrap=True)
 
     async def play(stage: Stage) -> dict[str, Any]:
         return await _play(stage, Rush(seconds), say)
@@ -188,9 +188,13 @@ async def _look(http: Address) -> dict[str, Any]:
 async def _until_open(http: Address) -> None:
     """Wait until the master has found all backends."""
     with trio.move_on_after(20.0):
-        while (await _look(http))["load"]["serving"] < _BACKENDS:  # noqa: ASYNC110 - another process changes it
+        while True:
+            try:
+                if (await _look(http))["load"]["serving"] == _BACKENDS:
+                    return
+            except CallError:  # it is not there yet
+                pass
             await trio.sleep(0.1)
-        return
     raise DemoError("the master did not find all backends")
 
 

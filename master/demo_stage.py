@@ -18,7 +18,7 @@ import click
 import trio
 
 from lambdamu.address import Address
-from lambdamu.errors import LinkError
+from lambdamu.errors import LambdaMuError
 from master.config_environment import variables
 
 START_S: Final = 20.0
@@ -107,7 +107,7 @@ async def on_stage(play: Callable[[Stage], Awaitable[T]]) -> T | None:
                     nursery.start_soon(_stop_at_signal, signals, nursery.cancel_scope, failures)
                     outcome = await play(Stage(nursery, Path(folder)))
                     nursery.cancel_scope.cancel()
-        except* (DemoError, LinkError) as group:
+        except* (DemoError, LambdaMuError) as group:
             failures += [str(exc) for exc in group.exceptions]
     if failures:
         click.echo(f"lambdamu demo: {'; '.join(failures)}", err=True)

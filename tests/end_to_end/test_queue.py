@@ -89,3 +89,11 @@ def test_by_whichever_door_the_same_client_has_one_place(stage: Stage) -> None:
     assert by_http("POST", '{"Client": "ann", "Leave": true}')["Data"]["Reason"] == "Left"
     [moved] = exchange(port, [ask(Client="bob")])
     assert moved["Data"]["Position"] == 0
+
+
+def test_the_rush_of_the_demonstration_ends_with_everybody_served_in_order(stage: Stage) -> None:
+    done = stage.run("demo", "--rush", "--seconds", "20", timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3000 of 3000 were let in, 0 of them out of order" in done.stdout
+    assert "is killed (SIGKILL)" in done.stdout
+    assert done.stdout.rstrip().endswith("all is well")

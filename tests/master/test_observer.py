@@ -77,7 +77,7 @@ class Stage:
 
 async def running(nursery: trio.Nursery) -> Stage:
     stage = Stage()
-    nursery.start_soon(stage.node._tell_news)
+    nursery.start_soon(stage.node.watch._tell_news)
     await stage.pass_time(2.0)
     return stage
 
@@ -115,7 +115,7 @@ async def test_a_failed_probe_may_be_the_first_to_find_it_stale(autojump_clock: 
         stage = Stage()
         await stage.pass_time(8.0, "b1")
         stage.node.observer.became("b1", State.STALE, LATE)
-        nursery.start_soon(stage.node._tell_news)
+        nursery.start_soon(stage.node.watch._tell_news)
         await stage.pass_time(3.0, "b1")
         assert stage.told("b1") == ["backend_stale"]
         nursery.cancel_scope.cancel()
