@@ -168,7 +168,7 @@ class WaitingRoom:
         # Who sets a rate by hand knows better than the loop.
         by_hand = whole is not None and whole.per_minute is not None and self.policy.per_minute is not None
         self.control.override((self.policy.per_minute or 0.0) / 60 if by_hand else None)
-        self._rule(now)
+        self._estimate(now)  # or people would be told for a second what is no longer true
 
     def _write_tickets_anew(self) -> None:
         secrets = list(ticket_secrets(self._keys.signers)) if self._keys is not None else []
@@ -241,6 +241,9 @@ class WaitingRoom:
         news = self.survey.news(stay_s, now - self.control.policy.cpu_lag_s)
         if news is not None and self.config.control is not Steering.OFF:
             self.control.learn(news, waiting=self.queues.book.waiting > 0)
+        self._estimate(now)
+
+    def _estimate(self, now: float) -> None:
         self._rule(now)
         self.outlooks = self._outlooks()
         self.estimates.look(now, self.outlooks, self.busy)
@@ -248,7 +251,7 @@ class WaitingRoom:
     def _steady_per_s(self) -> float | None:
         """Return at which pace those who leave let in those who wait; None where there are free places for all."""
         steady, free, waiting = self.plan.steady_per_s, self.queues.limits.spare, self.queues.book.waiting
-        if steady is None or free is None or free >= waiting:
+        if steady is None or free is None or not waiting or free >= waiting:
             return None
         return steady * waiting / (waiting - max(free, 0))
 

@@ -162,6 +162,11 @@ async def test_what_is_estimated_is_for_who_joins_now(site: Any) -> None:
             ask(here, f"client {i}")
         settle(here)
         row = (await here.http.get("/api/v1/queue/default")).json()
+        assert row["planned_per_s"] == 1.0  # the rate: there are free places for all who wait
+        here.report("b1", users=9)
+        settle(here)
+        settle(here)
+        row = (await here.http.get("/api/v1/queue/default")).json()
         waiting = row["waiting"]
         assert waiting >= 3
         steady_per_s = (await here.http.get("/api/v1/queue")).json()["loop"]["steady_per_s"]
