@@ -119,7 +119,8 @@ class Book:
         for number in changed:
             del self._changed[number]
         found = [(number, self._tickets.get(number)) for number in (*numbers, *changed)]
-        rows = [to_row(ticket) for _, ticket in found if ticket is not None]
+        # Who waits on his connection is gone with the process: his place would only stand in the way of the others.
+        rows = [to_row(ticket) for _, ticket in found if ticket is not None and not ticket.held]
         gone = [number for number, ticket in found if ticket is None]
         return Changes(rows, gone, unused if not (self._changed or self._rest) else None, anew)
 

@@ -479,6 +479,16 @@ def test_a_plain_client_is_told_of_its_call_and_of_its_end() -> None:
     assert len(desk.queues.book) == 0, "nobody could ask again, so nothing is remembered"
 
 
+def test_a_plain_client_waits_no_longer_for_being_put_back() -> None:
+    desk = Desk(free=1, hold_plain_s=60.0)
+    waiting = desk.ask(None, held=True)
+    assert isinstance(waiting, Go)
+    for _ in range(61):
+        desk.queues.put_back(desk.now, desk.rng, waiting.ticket.number)
+        desk.after(1.0)
+    assert waiting.ticket.stage is Stage.GONE
+
+
 def test_a_plain_client_whose_connection_goes_leaves() -> None:
     desk = Desk()
     waiting = desk.ask(None, held=True)

@@ -77,14 +77,18 @@ class House:
                     self.pool.record_report(
                         self.now, self.rng, name, count, self.now, ("10.0.0.1", 9000 + int(name[1:]))
                     )
-            survey = Survey(self.room.policy.target_load, self.room.asks_cpu)
-            for member in self.pool:
-                survey.add(member, self.now)
             self.room.look(self.now)
-            self.room.settle(self.now, survey)
+            self.settle()
             if self.now >= until:
                 return
             self.now = min(until, self.now + 1.0)
+
+    def settle(self) -> None:
+        """Look at all backends, and call whom there is room for."""
+        survey = Survey(self.room.policy.target_load, self.room.asks_cpu)
+        for member in self.pool:
+            survey.add(member, self.now)
+        self.room.settle(self.now, survey)
 
     def kill(self, name: str) -> None:
         self.dead.add(name)
