@@ -89,7 +89,7 @@ class House:
 
     def settle(self) -> None:
         """Look at all backends, and call whom there is room for."""
-        survey = Survey(self.room.policy.target_load)
+        survey = Survey(self.room.policy.target_load, self.room.asks_cpu)
         for member in self.pool:
             survey.add(member, self.now)
         self.room.settle(self.now, survey)
