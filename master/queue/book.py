@@ -85,6 +85,12 @@ class Book:
             self._clients[ticket.client] = ticket
         return self._take_up(ticket)
 
+    def name(self, ticket: Ticket, client: bytes) -> None:
+        """Hear whose a ticket is that was given to somebody without an id."""
+        ticket.client = client
+        self._clients[client] = ticket
+        self._note(ticket.number)
+
     def turn(self, ticket: Ticket, stage: Stage) -> Ticket | None:
         """Change its stage, its times being set already; return one that had to be forgotten for it."""
         self._lay_down(ticket)

@@ -96,6 +96,8 @@ class Queues:
             ticket = joined
         elif ticket.stage is MISSED:
             self._course.bring_back(now, ticket)
+        if ticket.client is None and ask.client is not None and ticket.stage is not CLAIMED:
+            self.book.name(ticket, ask.client)
         self._better(ticket, ask.lane)
         self._hurry(now, ticket)
         return self._answer(now, rng, ticket, ask)
