@@ -29,9 +29,13 @@ def read_ask(data: Any) -> dict[str, Any]:
     given = as_map(data)
     if given is None:
         raise BadDataError("Data must be a map")
-    known: dict[str, Any] = {
-        key: _text(given[key], key, limit) for key, limit in _TEXT_KEYS.items() if given.get(key) is not None
-    }
+    known: dict[str, Any] = {}
+    for key, limit in _TEXT_KEYS.items():
+        value = given.get(key)
+        if value is not None:
+            # What is ASCII has as many bytes as characters.
+            plain = type(value) is str and value.isascii() and len(value) <= limit
+            known[key] = value if plain else _text(value, key, limit)
     for key in _BOOL_KEYS:
         if given.get(key) is not None:
             known[key] = _bool(given[key], key)

@@ -126,6 +126,8 @@ class Calendar:
 
     def _forget(self, now: int) -> None:
         """Forget the seconds that have passed."""
+        if now <= self._from:
+            return
         if now - self._from > len(self._taken):  # after a pause: by what there is, and not by what has passed
             passed = [second for second in self._taken if second < now]
         else:
@@ -134,4 +136,4 @@ class Calendar:
             self._taken.pop(second, None)
             for full in self._full.values():
                 full.discard(second)
-        self._from = max(self._from, now)
+        self._from = now
