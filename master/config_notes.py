@@ -187,6 +187,8 @@ def _warn_of_queue(config: Config, queue: QueueConfig) -> Iterator[str]:
         yield "[queue] without [state] file: a restart forgets all places but those of clients that show their Ticket"
     if not queue.keys_file:
         yield "[queue] has no keys_file: no client gets a Turn"
+    if config.choice.masters > 1:
+        yield "each of several masters has a [queue] of its own: its order and per_minute hold at that one alone"
     if queue.per_minute == 0:
         yield "[queue] per_minute is 0: nobody is let in"
     if not any(fnmatchcase(DEFAULT, template.pattern) for template in queue.templates):

@@ -182,6 +182,7 @@ class Node(LogicalMachine):
             return
         self.waiting.desk.times = self.master.policy
         self.waiting.desk.adopt_backends()
+        self.waiting.asks_cpu = _asks_cpu(config)
         if config.queue != self.waiting.config:
             self.waiting.adopt(now, config.queue)
 
@@ -189,7 +190,7 @@ class Node(LogicalMachine):
         config = self.config
         if config.queue is None:
             return None
-        return WaitingRoom(
+        room = WaitingRoom(
             config.queue,
             self.pool,
             self._rng,
@@ -197,6 +198,8 @@ class Node(LogicalMachine):
             times=_answers(config.master),
             keys=_turn_keys_of(config.queue),
         )
+        room.asks_cpu = _asks_cpu(config)
+        return room
 
     def count_tickets(self) -> int:
         """Return how many places and memories of places the queue has."""
@@ -274,6 +277,10 @@ def _trust_of(config: Config) -> Trust | None:
 
 def _turn_keys_of(queue: QueueConfig) -> Keys | None:
     return read_signing_keys(queue.keys_file)[0] if queue.keys_file else None
+
+
+def _asks_cpu(config: Config) -> frozenset[str]:
+    return frozenset(backend.name for backend in config.backends if backend.load)
 
 
 def _answers(master: MasterPolicy) -> AnswerPolicy:

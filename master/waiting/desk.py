@@ -13,10 +13,11 @@ from typing import Any, Final
 
 import attrs
 
-from lambdamu.messages import BACKEND_WORKS, TURN, QueueReason, Reason, Result
+from lambdamu.messages import TURN, QueueReason, Reason, Result
 from lambdamu.networks import Networks
 from lambdamu.passes import VIP
 from lambdamu.turns import NOBODY, backend_hash
+from master.ask_data import spelled
 from master.core.answers import Ask, Assignment, Refused, State
 from master.core.answers import Reason as PoolReason
 from master.core.pool import Pool
@@ -24,7 +25,7 @@ from master.queue.answers import Again, Closed, Denied, Go, QueueAsk, SignedPlac
 from master.queue.limits import Room
 from master.queue.lines import DEFAULT
 from master.queue.queues import Queues
-from master.queue.ticket import CALLED, CLAIMED, Lane, Ticket
+from master.queue.ticket import CALLED, CLAIMED, WAITING, Lane, Ticket
 from master.queue.ticket_text import SignedPlace as TicketPlace
 from master.queue.ticket_text import TicketText, queue_hash
 from master.told import AnswerPolicy, describe
@@ -192,8 +193,8 @@ class Desk:
         """Tell those who were called, or have waited for long enough."""
         for ticket in self.queues.take_news():
             visit, tell = self._held.get(ticket.number, (None, None))
-            if visit is None or tell is None:
-                continue
+            if visit is None or tell is None or ticket.stage is WAITING:
+                continue  # it has gone, or was called twice since the last time and is back in its place
             if ticket.stage is not CALLED:
                 outcome: Outcome | None = self._no_server(self.queues.reason)
             else:
@@ -212,7 +213,9 @@ class Desk:
         assignment = self._pool.assign(now, self._rng, attrs.evolve(visit.ask, alternates=0) if turned else visit.ask)
         if isinstance(assignment, Refused):
             return None
-        grant = Grant(assignment.place.name)
+        grant = Grant(assignment.place.name, until=now + self._epoch_s + self.turns.turn_s)
+        if ticket.lane is Lane.RESUME:
+            self.turns.resumed(ticket.client)
         if turned:
             grant = self._sign(now, grant, ticket.client)
         self.queues.claim(now, ticket.number, grant.write())
@@ -232,10 +235,12 @@ class Desk:
         """Tell somebody the same as before; the address is that of now."""
         grant = Grant.read(text)
         assert grant is not None  # noqa: S101 - or it would have begun anew
+        if self._is_awaited(grant.name):
+            return self._no_server(QueueReason.NO_BACKEND)
         ticket = self.queues.known(now, ask)
         if TURN in visit.wants and grant.turn is None and ticket is not None:
             grant = self._sign(now, grant, ticket.client)
-            ticket.grant = grant.write()
+            self.queues.amend(ticket, grant.write())
         turn = grant.turn if TURN in visit.wants else None
         place = self._pool[grant.name].place(visit.ask.family)
         return self._ok(Assignment(place, (), PoolReason.AGAIN), visit, turn)
@@ -301,11 +306,22 @@ class Desk:
         """Judge what somebody who was let in may have: the same again, or a new place."""
         grant = Grant.read(known.grant)
         state = self._state(now, grant.name) if grant is not None else None
+        if grant is not None and self._is_awaited(grant.name):
+            return ask  # nobody knows yet what became of it while this master was not there
         if grant is None or state is None or state in _DEAD:
             return attrs.evolve(ask, lane=Lane.RESUME)
-        over = grant.turn is not None and now + self._epoch_s >= grant.until
-        refused = any(why in BACKEND_WORKS for _, _, why in visit.data.get("Failed", ()))
-        return attrs.evolve(ask, renew=over or refused or state is State.DRAIN)
+        # Its place went to somebody else long ago if it never came there: what it was told lets nobody in any more.
+        over = now + self._epoch_s >= grant.until
+        return attrs.evolve(ask, renew=over or self._failed(grant.name, visit) or state is State.DRAIN)
+
+    def _failed(self, name: str, visit: Visit) -> bool:
+        """Whether it says that it could not use a backend; what it says of others is of an earlier ask."""
+        told = self._pool[name].told.values()
+        return any((spelled(ip), port) in told for ip, port, _ in visit.data.get("Failed", ()))
+
+    def _is_awaited(self, name: str) -> bool:
+        """Whether a backend was there at the start and has not been probed since."""
+        return name in self._names and self._pool[name].awaited
 
     def _state(self, now: float, name: str) -> State | None:
         """Return how a backend stands; None for one that is not configured any more."""

@@ -5,6 +5,7 @@ pool -> survey -> room, control loop -> queue -> desk -> clients
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 _SETTLE_S: Final = 0.1
 _LOOK_S: Final = 1.0
+_SILENT_S: Final = 5.0
+"""A backend that does not tell its CPU by then tells none."""
 _PART: Final = 500
 """So many backends are looked at in one go: a millisecond."""
 _SETTLE_PER_BACKEND_S: Final = 5e-5
@@ -88,6 +91,9 @@ class WaitingRoom:
         self.survey = Survey(config.target_load)
         """The last one."""
         self.plan = Plan(None, None, Steered.NO_NEWS)
+        self.asks_cpu: frozenset[str] = frozenset()
+        """The names of the backends that are asked for their CPU."""
+        self._silent_until = math.inf
         self.outlooks: Mapping[str, Outlook] = {}
         """How each queue stood at the last look, and what it was to get."""
         self.kept: Kept | None = None
@@ -162,7 +168,7 @@ class WaitingRoom:
         # Who sets a rate by hand knows better than the loop.
         by_hand = whole is not None and whole.per_minute is not None and self.policy.per_minute is not None
         self.control.override((self.policy.per_minute or 0.0) / 60 if by_hand else None)
-        self._rule(now)
+        self._estimate(now)  # or people would be told for a second what is no longer true
 
     def _write_tickets_anew(self) -> None:
         secrets = list(ticket_secrets(self._keys.signers)) if self._keys is not None else []
@@ -180,7 +186,7 @@ class WaitingRoom:
         due = self._clock()
         while True:
             taken = self.queues.tally.claimed
-            survey = Survey(self.policy.target_load)
+            survey = Survey(self.policy.target_load, self.asks_cpu)
             for number, part in enumerate(_parts(list(self._pool))):
                 if number:
                     await trio.lowlevel.checkpoint()
@@ -201,12 +207,23 @@ class WaitingRoom:
         self.desk.settle(now, room)
 
     def _rule(self, now: float) -> None:
-        """Ask the loop for its rate. Where no backend tells its CPU the count of users is the limit: it is exact."""
-        plan = self.control.plan(now)
-        steers = plan.by is Steered.MANUAL or (
-            self.config.control is Steering.ON and self.control.gauge.confirmed is not None
-        )
-        self.plan = plan if steers else attrs.evolve(plan, per_s=None)
+        """Ask the loop for its rate. Where no backend tells its CPU the count of users is the limit: it is exact.
+
+        Where one is asked for it and has just come up, it is waited for: an empty house with a crowd at its door may be
+        smaller than it is taken for.
+        """
+        plan, told = self.control.plan(now), self.control.gauge.confirmed is not None
+        if not self.survey.silent:
+            self._silent_until = math.inf
+        elif self._silent_until == math.inf:
+            self._silent_until = now + _SILENT_S
+        awaited = self.survey.silent > 0 and now < self._silent_until
+        steers = self.config.control is Steering.ON and self.survey.places is not None
+        steers = steers and (self.survey.cpu is not None or awaited)
+        if plan.by is Steered.MANUAL or (steers and told):
+            self.plan = plan
+        else:
+            self.plan = attrs.evolve(plan, per_s=0.0 if steers else None)
 
     async def _look(self) -> None:
         timer, worked, at = Timer(_LOOK_S, rng=self._rng), time.process_time(), self._clock()
@@ -224,17 +241,28 @@ class WaitingRoom:
         news = self.survey.news(stay_s, now - self.control.policy.cpu_lag_s)
         if news is not None and self.config.control is not Steering.OFF:
             self.control.learn(news, waiting=self.queues.book.waiting > 0)
+        self._estimate(now)
+
+    def _estimate(self, now: float) -> None:
         self._rule(now)
         self.outlooks = self._outlooks()
         self.estimates.look(now, self.outlooks, self.busy)
 
+    def _steady_per_s(self) -> float | None:
+        """Return at which pace those who leave let in those who wait; None where there are free places for all."""
+        steady, free, waiting = self.plan.steady_per_s, self.queues.limits.spare, self.queues.book.waiting
+        if steady is None or free is None or not waiting or free >= waiting:
+            return None
+        return steady * waiting / (waiting - max(free, 0))
+
     def _outlooks(self) -> dict[str, Outlook]:
         """Return how each queue stands, and what it is to get of what is planned."""
         lines = list(self.queues.lines)
-        if self.policy.mode in (Mode.HOLD, Mode.CLOSED):
+        open_ = self.survey.serving and self._pool.roll.closed is None
+        if self.policy.mode in (Mode.HOLD, Mode.CLOSED) or not open_:  # nobody knows when it will be otherwise
             return {line.queue: Outlook(len(line), 0.0) for line in lines}
         shares = sum(line.template.share for line in lines if len(line))
-        steady = self.plan.steady_per_s if self.survey.places is not None else None
+        steady = self._steady_per_s()
         rates = [rate for rate in (steady, _per_s(self.policy.per_minute), self.plan.per_s) if rate is not None]
         return {
             line.queue: Outlook(

@@ -6,6 +6,8 @@ milliseconds; whoever is let in meanwhile has to be taken off by who makes it.
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import attrs
 
 from lambdamu.messages import QueueReason
@@ -16,9 +18,13 @@ from master.queue.limits import Room
 
 @attrs.define
 class Survey:
-    """`target_load`: the part of each capacity that is to be used. Only those count to whom clients are sent."""
+    """`target_load`: the part of each capacity that is to be used. Only those count to whom clients are sent.
+
+    `asked`: the names of those that are asked for their CPU.
+    """
 
     target_load: float
+    asked: Set[str] = frozenset()
     wanted: int = 0
     """Backends that are configured to take clients, in service or not."""
     serving: int = 0
@@ -30,6 +36,8 @@ class Survey:
     """How many users there are to be."""
     biggest: int = 0
     """The most of that at one backend."""
+    silent: int = 0
+    """Of those that are asked for their CPU, how many have not told it."""
     _asked_at: float = 0.0
     _cpu: float = 0.0
     _cpu_capacity: int = 0
@@ -44,6 +52,7 @@ class Survey:
         self.serving += 1
         self.users += member.users(now)
         self._asked_at += member.report.asked_at
+        self.silent += member.said.cpu is None and member.backend.name in self.asked
         if member.limit is None:
             self.unlimited += 1
             return

@@ -29,6 +29,8 @@ from master.web.reading import read_reason
 from master.web.views import dumps
 
 _NONE: Final = "there is no queue: the configuration of this master has no [queue]"
+_MOST_ID: Final = 128
+"""The wire knows no longer ids."""
 _KEYS: Final = frozenset({"reason", "reset", *KEYS})
 _BOUNDS: Final = BOUNDS[QueueConfig]
 
@@ -80,7 +82,7 @@ class _QueueApi:
             return WHOLE
         queue: str = request.path_params["queue"]
         fits = any(template.fits(queue) for template in room.policy.templates)
-        if queue and (fits or queue in room.orders or find_line(room, queue) is not None):
+        if 0 < len(queue) <= _MOST_ID and (fits or queue in room.orders or find_line(room, queue) is not None):
             return queue
         raise HTTPException(404, f"there is no queue {printable(queue)}, and no template fits it")
 

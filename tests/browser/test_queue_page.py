@@ -152,13 +152,9 @@ def test_what_a_master_refuses_stands_in_the_dialog(stage: Stage, browser: Any) 
     page.page.get_by_role("button", name="change the queue").click()
     dialog = page.page.get_by_role("dialog")
     dialog.get_by_label("Why").fill("x")
-    for text, said in (
-        ("", "must be wanted, or else reset"),
-        ("many", 'or "none"'),
-        ("-1", "per_minute must be a number"),
-    ):
+    for text, said in (("", "must be wanted, or else reset"), ("many", 'per_minute must be a number .* or "none"')):
         dialog.get_by_label("So many a minute").fill(text)
         dialog.get_by_role("button", name="Do it").click()
         page.sees(page.at("order-error"), said)
-    page.complaints = [each for each in page.complaints if "status of 400" not in each]
-    page.close()
+    page.context.close()
+    assert [each for each in page.complaints if "status of 400" not in each] == []

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 
+import msgpack
 import pytest
 
-from tests.end_to_end.conftest import Stage, ask, free_port, wait_for_port
+from tests.end_to_end.conftest import Client, Stage, ask, free_port, wait_for_port
 
 TEMPLATES = '[queue]\n[[queue.template]]\npattern = "default"\n[[queue.template]]\npattern = "match-*"\n'
 
@@ -71,6 +73,38 @@ def test_what_cannot_be_is_one_line(scene: Scene, command: tuple[str, ...], said
     assert (code, out) == (1, "")
     assert err.startswith(f"Error: {said}")
     assert len(err.splitlines()) == 1
+
+
+def test_what_operators_want_and_who_waits_outlive_a_restart(stage: Stage) -> None:
+    scene = Scene(stage, f'[state]\nfile = "{stage.folder}/state.sqlite"\n{TEMPLATES}')
+    scene.run("queue", "--mode", "hold", "--load", "0.5", "--why", "a fire")
+    scene.run("queue", "match-1", "--per-minute", "none", "--why", "small")
+    with Client(scene.clients) as client:
+        for name in ("ann", "bob"):
+            asks = {"Object": "Master", "Command": "Event", "Name": "DoSendServer"}
+            client.send(msgpack.packb([asks | {"Data": {"Client": name, "Queue": "match-1"}}]))
+            [answer] = client.receive()
+            assert answer["Data"]["Result"] == "Wait"
+    code, said, _ = scene.run("why", "bob")
+    assert code == 0
+    assert "Wait  Held" in said.splitlines()[0]
+    assert said.splitlines()[-1].startswith(
+        "its place in queue match-1: waiting in the plain lane, 1 before it; joined"
+    )
+    before = json.loads(scene.run("queue", "--json")[1])
+    assert (before["waiting"], before["mode"], before["load"]["target_load"]) == (2, "hold", 0.5)
+    scene.master.signal(signal.SIGTERM)
+    assert scene.master.wait() == 0
+    config = scene.stage.folder / f"pool-{scene.clients}.toml"
+    again = stage.start("master", "--config", str(config))
+    wait_for_port(int(scene.url.rpartition(":")[2]), again)
+    after = json.loads(scene.run("queue", "--json")[1])
+    assert (after["waiting"], after["mode"], after["orders"]) == (2, "hold", before["orders"])
+    assert after["store"]["failing"] is False
+    code, said, err = scene.run("why", "bob")  # no answer is kept, but the place is
+    assert (code, said.count("1 before it")) == (0, 1)
+    assert err == "no answer to such a client is kept\n"
+    stage.end()
 
 
 def test_a_master_without_a_queue_says_so(stage: Stage) -> None:

@@ -162,6 +162,11 @@ async def test_what_is_estimated_is_for_who_joins_now(site: Any) -> None:
             ask(here, f"client {i}")
         settle(here)
         row = (await here.http.get("/api/v1/queue/default")).json()
+        assert row["planned_per_s"] == 1.0  # the rate: there are free places for all who wait
+        here.report("b1", users=9)
+        settle(here)
+        settle(here)
+        row = (await here.http.get("/api/v1/queue/default")).json()
         waiting = row["waiting"]
         assert waiting >= 3
         steady_per_s = (await here.http.get("/api/v1/queue")).json()["loop"]["steady_per_s"]
@@ -197,6 +202,9 @@ async def test_who_has_gone_is_a_part_of_those_whose_wait_is_over(site: Any) -> 
             ask(here, f"client {i}", Leave=True)
         gone = (await here.http.get("/api/v1/queue")).json()["gone"]
         assert gone == {"left": 3, "lapsed": 0, "missed": 0, "returned": 0, "share": 0.75}
+        here.node.waiting.queues.tally.lapsed += 2
+        here.node.waiting.queues.tally.returned += 2  # they were away, and are not gone
+        assert (await here.http.get("/api/v1/queue")).json()["gone"]["share"] == 0.75
 
 
 async def test_what_operators_want_stands_there_with_who_and_why(site: Any) -> None:
@@ -316,6 +324,15 @@ async def test_what_cannot_be_wanted_is_said_in_one_line(
         assert said in answer.json()["error"]
         assert "\n" not in answer.json()["error"]
         assert not here.node.events.last(1)
+
+
+@pytest.mark.parametrize(("name", "status"), [("", 404), ("x" * 128, 200), ("x" * 129, 404)])
+async def test_no_queue_is_without_a_name_or_has_a_longer_one_than_the_wire(
+    site: Any, make_controls: Any, name: str, status: int
+) -> None:
+    async with site("b1", controls=make_controls(), queue=WILD) as here:
+        answer = await here.http.post(f"/api/v1/queue/{name}", json={"reason": "x", "per_minute": 0})
+        assert answer.status_code == status
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
