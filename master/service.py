@@ -99,8 +99,8 @@ class Master(LMObject):
             )
         wants: frozenset[str] = data.get("Want", frozenset())
         client = hash_of(data["Client"]) if data.get("Client") else None
-        if client is not None:
-            self._hear(now, client, peer, data.get("Failed", []))
+        if client is not None and data.get("Failed"):
+            self._hear(now, client, peer, data["Failed"])
         alternates = _ALTERNATES if "Alternates" in wants else 0
         # The queue knows itself who asks again; whom it lets in once more needs one more place.
         ask = Ask(peer.family, alternates, data.get("Zone", ""), client, anew=self.desk is not None)

@@ -32,8 +32,10 @@ from master.told import AnswerPolicy, describe
 from master.waiting.grants import Grant
 from master.waiting.turns import Turns
 
-_DEAD: Final = frozenset({State.DOWN, State.LOST, State.STALE, State.EJECTED, State.MAINT, State.UNPROBED})
-"""A backend in one of these has lost its users."""
+_DEAD: Final = frozenset({State.DOWN, State.LOST, State.STALE, State.MAINT, State.UNPROBED})
+"""A backend in one of these has lost its users. One that is ejected is so by the word of clients, which is no proof."""
+_CLOSED: Final = frozenset({State.DRAIN, State.EJECTED})
+"""In one of these it has its users still, and gets no others."""
 _TEXTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         Reason.LEFT: "the client has left",
@@ -312,7 +314,7 @@ class Desk:
             return attrs.evolve(ask, lane=Lane.RESUME)
         # Its place went to somebody else long ago if it never came there: what it was told lets nobody in any more.
         over = now + self._epoch_s >= grant.until
-        return attrs.evolve(ask, renew=over or self._failed(grant.name, visit) or state is State.DRAIN)
+        return attrs.evolve(ask, renew=over or self._failed(grant.name, visit) or state in _CLOSED)
 
     def _failed(self, name: str, visit: Visit) -> bool:
         """Whether it says that it could not use a backend; what it says of others is of an earlier ask."""
@@ -329,7 +331,7 @@ class Desk:
 
     def _has_died(self, now: float, name_hash: bytes) -> bool:
         name = self._by_hash.get(name_hash)
-        return name is None or self._state(now, name) in _DEAD
+        return name is None or (self._state(now, name) in _DEAD and not self._is_awaited(name))
 
     def _read_ticket(self, text: str, queue: str, client: bytes | None) -> SignedPlace | None:
         """Return the place that a text stands for, whoever remembers it; None where it is not this client's."""

@@ -496,3 +496,26 @@ def test_while_no_backend_is_there_nobody_is_promised_anything_and_the_first_loo
     wait = house.ask(first)["Data"]
     assert (wait["ETA"], wait["ETA90"], wait["Reason"]) == (None, None, "NoBackend")
     assert 1.0 <= wait["RetryAfter"] <= 2.0
+
+
+def test_a_backend_that_clients_complain_of_opens_no_lane() -> None:
+    house = House(1, 1, target_load=1.0)
+    told = house.ask("ann", Want=["Turn", "Name"])["Data"]
+    house.users = {"b0": 1, "b1": 1}
+    house.tick(5)
+    house.ask("cid")
+    house.pool.bar(house.now, told["Name"], house.now + 1000.0)
+    house.tick(6)
+    house.ask("cid")
+    assert house.ask("ann")["Data"]["Position"] == 0, "she is remembered, and stands where she stood"
+    house.tick(200)
+    house.ask("cid")
+    assert house.ask("ann", Ticket=told["Turn"])["Data"]["Position"] == 1
+
+
+def test_at_a_restart_nobody_is_taken_for_one_who_has_lost_his_backend() -> None:
+    house = House(1, target_load=1.0)
+    turn = house.ask("ann", Want=["Turn"])["Data"]["Turn"]
+    fresh = House(1, target_load=1.0, probed=False)
+    fresh.ask("bob")
+    assert fresh.ask("ann", Ticket=turn)["Data"]["Position"] == 1
