@@ -27,6 +27,9 @@ _PART: Final = 0.25
 _LEAST_IDLE: Final = 0.1
 """A master that is busy all the time still has a tenth of its calendar, or nobody would ever claim."""
 _FAR_SHARE: Final = 0.75
+_SOON_BUSY_S: Final = 5.0
+_LEAST_IDLE_LATER: Final = 0.5
+"""How busy it is now says little of later: a crowd that has come at once is not to be told to stay away for minutes."""
 _EARLY_S: Final = 0.5
 """Who comes so much before his time has come too soon."""
 
@@ -94,12 +97,13 @@ class Calendar:
         """Return in how many seconds to poll, and keep a place for it.
 
         `ahead`: living tickets ahead. `mean_s`: the estimate. `busy`: how busy the master is, from 0 to 1: so much of
-        each second's places is not given away. `kept_s`: the place that it has, in seconds from now. Who comes before
+        each second's places is not given away, of those that are 5 s away and more at most a half. `kept_s`: the place that it has, in seconds from now. Who comes before
         his time keeps it unless there is a sooner one: or a single client that polls and polls would take them all.
         """
         at = now + desired_s(rng, ahead, mean_s, self.policy)
         near = ahead < _NEAR_AHEAD or (mean_s is not None and mean_s < _NEAR_S)
-        idle = max(_LEAST_IDLE, 1.0 - min(1.0, max(0.0, busy)))
+        least = _LEAST_IDLE if at - now < _SOON_BUSY_S else _LEAST_IDLE_LATER
+        idle = max(least, 1.0 - min(1.0, max(0.0, busy)))
         places = max(1, math.floor(self.policy.max_polls_per_s * idle * (1.0 if near else _FAR_SHARE)))
         self._forget(math.floor(now))
         second = self._find(math.floor(at), places, self._full[near])

@@ -57,11 +57,13 @@ def test_who_is_near_the_head_finds_places_that_others_left() -> None:
 
 
 def test_a_busy_master_gives_away_less() -> None:
-    def last(busy: float) -> float:
+    def last(busy: float, ahead: int = 10**6) -> float:
         calendar, rng = Calendar(PollPolicy(max_polls_per_s=100)), random.Random(1)
-        return max(calendar.retry_after_s(0.0, rng, 10**6, None, busy) for _ in range(5000))
+        return max(calendar.retry_after_s(0.0, rng, ahead, None, busy) for _ in range(5000))
 
-    assert last(0.0) < last(0.5) < last(0.9) <= last(1.0) == last(7.0)
+    assert last(0.0, 0) < last(0.5, 0) < last(0.9, 0) <= last(1.0, 0) == last(7.0, 0)
+    assert 5 * last(0.0, 0) < last(1.0, 0), "of the next seconds it has little to give"
+    assert last(0.0) < last(0.3) < last(0.5) == last(1.0), "and of later ones a half, whatever it does now"
 
 
 @given(
