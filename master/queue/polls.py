@@ -97,8 +97,9 @@ class Calendar:
         """Return in how many seconds to poll, and keep a place for it.
 
         `ahead`: living tickets ahead. `mean_s`: the estimate. `busy`: how busy the master is, from 0 to 1: so much of
-        each second's places is not given away, of those that are 5 s away and more at most a half. `kept_s`: the place that it has, in seconds from now. Who comes before
-        his time keeps it unless there is a sooner one: or a single client that polls and polls would take them all.
+        each second's places is not given away, of those that are 5 s away and more at most a half. `kept_s`: the place
+        that it has, in seconds from now. Who comes before his time keeps it unless there is a sooner one: or a single
+        client that polls and polls would take them all.
         """
         at = now + desired_s(rng, ahead, mean_s, self.policy)
         near = ahead < _NEAR_AHEAD or (mean_s is not None and mean_s < _NEAR_S)
