@@ -207,6 +207,8 @@ def _warn_of_cache(cache: CacheConfig) -> Iterator[str]:
         yield "[cache] has no file: a restart ends all sessions"
     if not cache.tls and not is_loopback(cache.listen.host):
         yield "[cache] listens to other machines without tls: the secret and all sessions can be read on the way"
+    if cache.warm and not cache.upstream:
+        yield "[[cache.warm]] without [cache] upstream: nobody has the data, and none are fetched"
     if cache.upstream and not cache.warm:
         yield "[cache] has an upstream and no [[cache.warm]]: nothing is fetched"
 

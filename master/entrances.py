@@ -1,4 +1,4 @@
-"""Where others come in: the clients' port, the same under TLS and the gateway, which lead to one master; the cache's."""
+"""Where others come in: the clients' port, the same under TLS, the gateway, all to one master; and the cache's port."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -65,7 +64,7 @@ class Fields:
         value = self._fields.get("TTL")
         if value is None:
             return None
-        if type(value) not in (int, float) or not (math.isfinite(value) and 0 < value <= MOST_TTL_S):
+        if type(value) not in (int, float) or not 0 < value <= MOST_TTL_S:  # which no NaN is
             raise BadFieldError(f"TTL must be a number of seconds, above 0 and at most {MOST_TTL_S:.0f}")
         return float(value)
 

@@ -38,22 +38,6 @@ class CacheHouse:
         for warm in config.warm:  # two types that ask the same of the upstream share its limit
             per_kind[warm.kind] = max(warm.workers, per_kind.get(warm.kind, 0))
         self.broker = Broker(BrokerPolicy(config.length, config.workers, per_kind, config.waiting))
-        self.upstream = (
-            WireUpstream([Address.parse(each) for each in config.upstream], rng=rng) if config.upstream else None
-        )
-        self.warm = (
-            Warmer(
-                self.store,
-                self.broker,
-                self.upstream,
-                config.warm,
-                secrets.token_hex(_OWNER_BYTES),
-                _warm_policy(config),
-                rng,
-            )
-            if self.upstream is not None
-            else None
-        )
         times = Times(config.session_s, config.data_s, config.device_s)
         self.service = CacheService(
             Objects(self.store, times, config.value_bytes),
