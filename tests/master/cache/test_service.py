@@ -423,10 +423,7 @@ ANY = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
     max_leaves=8,
 )
-OPERATIONS = sorted(Objects(CacheStore(StorePolicy()), Times(), 100).operations) + [
-    ("Warm", "Get"),
-    ("Warm", "AppStart"),
-]
+OPERATIONS = [("Warm", "Get"), ("Warm", "AppStart"), *Objects(CacheStore(StorePolicy()), Times(), 100).operations]
 KEYS = ("Client", "Device", "Session", "Key", "Type", "Version", "TTL", "Value")
 
 
