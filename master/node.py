@@ -83,11 +83,11 @@ class Node(LogicalMachine):
         desk = self.waiting.desk if self.waiting is not None else None
         self.master = Master(self.pool, _answers(config.master), rng, observer, self.answers, self.doors, desk)
         self.add(self.master)
+        self.observer = observer
         self.cache = _make_cache(config, rng)
         self.entrances = Entrances(config, self, self.master, observer, self._make_cache_port)
         self._watch_entrances()
         self.servers: LMList[Monitor, tuple[float, BackendConfig]] = LMList(self._make_monitor)
-        self.observer = observer
         first_round_s = config.probe.interval_s + config.probe.timeout_s
         self.watch = PoolWatch(self.pool, observer, self.events, log, rng, first_round_s)
         self._trust = _trust_of(config)
