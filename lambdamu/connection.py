@@ -38,7 +38,7 @@ class Server(Protocol):
     stopped_at: float | None
     """When the stop began, or None."""
 
-    def waiting(self, deadline: float) -> AbstractContextManager[None]:
+    def waiting(self, deadline: float) -> AbstractContextManager[object]:
         """Bound a wait by `deadline` and end it at the stop."""
         ...
 
@@ -211,9 +211,14 @@ class Connection:
 
     async def _end(self, how: Ending) -> Ending:
         if how in (Ending.PROTOCOL, Ending.REFUSED, Ending.STOPPED):
-            with trio.move_on_after(LINGER_S), suppress(trio.BrokenResourceError):
-                await self._stream.send_eof()
-                thrown_away = 0
-                while thrown_away < LINGER_BYTES and (received := await self._stream.receive_some(READ_BYTES)):
-                    thrown_away += len(received)
+            await linger(self._stream)
         return how
+
+
+async def linger(stream: trio.abc.HalfCloseableStream) -> None:
+    """Have the peer hear our last word before the socket is closed."""
+    with trio.move_on_after(LINGER_S), suppress(trio.BrokenResourceError):
+        await stream.send_eof()
+        thrown_away = 0
+        while thrown_away < LINGER_BYTES and (received := await stream.receive_some(READ_BYTES)):
+            thrown_away += len(received)

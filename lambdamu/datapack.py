@@ -17,7 +17,7 @@ import attrs
 import msgpack
 
 from lambdamu.errors import LocalProtocolError, RemoteProtocolError
-from lambdamu.messages import Batch, Code, Message, as_array
+from lambdamu.messages import VALUE, Batch, Code, Message, as_array
 
 
 @attrs.frozen
@@ -40,6 +40,28 @@ def encode(batch: Iterable[Message]) -> bytes:
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
         raise LocalProtocolError(f"a message cannot be packed: {exc}") from exc
     return packed
+
+
+def encode_alone(message: Message) -> bytes:
+    """Return the bytes of a batch of one message, in which bytes under `Value` of its Data travel as `bin`.
+
+    All else is as in `encode`. msgpack knows `bin` only together with `str8`, so the value is put in behind the rest.
+    """
+    data = message.data
+    value = data.get(VALUE) if isinstance(data, dict) else None
+    if not isinstance(value, bytes):
+        return encode((message,))
+    around = {key: item for key, item in data.items() if key != VALUE}
+    around[VALUE] = None  # the last byte of all, since Data comes last
+    packed = encode((Message(message.object, message.command, message.name, around, message.header),))
+    return b"".join((packed[:-1], _bin_head(len(value)), value))
+
+
+def _bin_head(length: int) -> bytes:
+    for head, length_bytes in ((0xC4, 1), (0xC5, 2), (0xC6, 4)):
+        if length < 1 << 8 * length_bytes:
+            return bytes([head]) + length.to_bytes(length_bytes, "big")
+    raise LocalProtocolError("a value of 4 GiB and more cannot be packed")
 
 
 class Decoder:

@@ -17,7 +17,7 @@ import trio
 _READ_BYTES: Final = 16384
 
 
-class LeanStream(trio.abc.Stream):
+class LeanStream(trio.abc.HalfCloseableStream):
     """Bytes both ways over a socket that does not block."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -51,6 +51,22 @@ class LeanStream(trio.abc.Stream):
                 await trio.lowlevel.wait_writable(self.socket)
             except OSError as exc:
                 raise trio.BrokenResourceError(str(exc)) from exc
+
+    def send_some(self, data: bytes) -> int:
+        """Send what the socket takes at once; return how many bytes that are. Raise BrokenResourceError."""
+        try:
+            return self.socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as exc:
+            raise trio.BrokenResourceError(str(exc)) from exc
+
+    async def send_eof(self) -> None:
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError as exc:
+            raise trio.BrokenResourceError(str(exc)) from exc
+        await trio.lowlevel.checkpoint()
 
     async def wait_send_all_might_not_block(self) -> None:
         await trio.lowlevel.wait_writable(self.socket)

@@ -8,7 +8,7 @@ Peers written in Lua may send an array as a map with the keys 1..n, an empty map
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any, Final
 
 import attrs
@@ -41,6 +41,32 @@ class Code(StrEnum):
     TURN_FOREIGN = "TurnForeign"
     """What came is no Turn, or one for another backend, or one that none of the known keys has signed."""
     TURN_EXPIRED = "TurnExpired"
+    SESSION_GONE = "SessionGone"
+    """There is no such session, any more or ever: its client has to log in."""
+    NOT_FOUND = "NotFound"
+    UPSTREAM = "Upstream"
+    """Who has the data has not given them."""
+    NOT_YOURS = "NotYours"
+    """Whoever asks has no right to this."""
+
+
+class Transport(IntEnum):
+    """Why a question to the cache service was not dealt with: the number in the Header of the answer."""
+
+    OK = 0
+    FULL = 1
+    """There is no room: in the queue, or in the store."""
+    EXPIRED = 2
+    """It was not its turn in its lifetime."""
+    NO_STORE = 3
+    """The store cannot be used. It says nothing of the session."""
+    NO_WORKER = 4
+    """Nobody is there to fetch."""
+    TOO_BIG = 5
+    """A value is longer than is stored."""
+    VERSION = 6
+    """The Header is of a version that is not spoken here."""
+    STOPPING = 7
 
 
 class Result(StrEnum):
@@ -128,6 +154,13 @@ TASK_OBJECT: Final = "TaskObject"
 SYSTEM: Final = "System"
 USER_COUNT: Final = "UserCount"
 LOAD: Final = "Load"
+SESSION: Final = "Session"
+CACHE: Final = "Cache"
+DEVICE: Final = "Device"
+WARM: Final = "Warm"
+HEADER: Final = "Header"
+VALUE: Final = "Value"
+"""In the Data of the cache service: what is stored, which travels as `bin` and stays bytes."""
 
 BACKEND_WORKS: Final = frozenset({Code.FULL, Code.TURN_MISSING, Code.TURN_USED, Code.TURN_FOREIGN, Code.TURN_EXPIRED})
 """A backend that answers one of these lets a client not in, and is well."""
@@ -138,15 +171,18 @@ MAX_COUNT: Final = 2**53
 
 @attrs.frozen
 class Message:
-    """One message. `data` None and an absent `Data` are the same."""
+    """One message. `data` None and an absent `Data` are the same; so with `header`, which only the cache has."""
 
     object: str
     command: str
     name: str
     data: Any = None
+    header: Any = None
 
     def to_wire(self) -> dict[str, Any]:
         wire: dict[str, Any] = {"Object": self.object, "Command": self.command, "Name": self.name}
+        if self.header is not None:
+            wire[HEADER] = self.header
         if self.data is not None:
             wire["Data"] = self.data
         return wire
@@ -162,6 +198,7 @@ class Message:
             _name(fields, "Command", name_bytes),
             _name(fields, "Name", name_bytes),
             fields.get("Data"),
+            fields.get(HEADER),
         )
 
 

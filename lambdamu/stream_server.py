@@ -66,12 +66,12 @@ class StreamServer(Port):
                 scope.cancel()
 
     @contextmanager
-    def waiting(self, deadline: float) -> Iterator[None]:
+    def waiting(self, deadline: float) -> Iterator[trio.CancelScope]:
         """Bound a wait by `deadline` and end it at `stop`."""
         with trio.CancelScope(deadline=deadline) as scope:
             self._waits.add(scope)
             try:
-                yield
+                yield scope
             finally:
                 self._waits.discard(scope)
 
@@ -124,7 +124,7 @@ class StreamServer(Port):
             self._cap.leave(peer.host)
             connection.close()
             return
-        stream = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
+        stream = self._make_stream(connection)
         # Counted here and not in the task, so that a burst cannot pass the limit before the tasks begin.
         self._connections += 1
         nursery.start_soon(self._serve_counted, stream, peer)
@@ -139,7 +139,7 @@ class StreamServer(Port):
         self.observer.opened()
         how = Ending.STOPPED
         try:
-            how = await Connection(self, stream, peer).converse()
+            how = await self._converse(stream, peer)
         except trio.BrokenResourceError:
             how = Ending.RESET
         finally:
@@ -148,3 +148,10 @@ class StreamServer(Port):
             self.observer.ended(how)
             self.handler.disconnected(peer)
             await trio.aclose_forcefully(stream)
+
+    def _make_stream(self, connection: socket.socket) -> trio.abc.HalfCloseableStream:
+        return trio.SocketStream(trio.socket.from_stdlib_socket(connection))
+
+    async def _converse(self, stream: trio.abc.HalfCloseableStream, peer: Peer) -> Ending:
+        """Talk with one peer to the end; return how it ended."""
+        return await Connection(self, stream, peer).converse()

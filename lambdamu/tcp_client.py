@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -101,6 +102,16 @@ class TCPClient:
             if not data:
                 raise LinkError(LinkFault.CLOSED, f"{self.address} has closed the connection")
             self._batches = self._decoder.feed(bytes(data))
+
+    async def is_quiet(self) -> bool:
+        """Return whether it is open and nothing has come since the last batch; where not, it is of no more use."""
+        if self._decoder.pending:
+            return False
+        with trio.move_on_after(0):
+            with suppress(trio.BrokenResourceError, LinkError):
+                await self._stream.receive_some(_READ_BYTES)
+            return False
+        return True
 
     async def aclose(self) -> None:
         """Close without waiting for the peer."""

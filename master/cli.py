@@ -145,6 +145,14 @@ def check(path: str | None, url: str | None, as_json: bool) -> int:
     help="What goes wrong: hang-auth, hang-count, no-count, garbage, close, half, slow:SECONDS, count:VALUE.",
 )
 @click.option(
+    "--products",
+    "products_s",
+    type=click.FloatRange(0, 3600),
+    metavar="SECONDS",
+    help="Answer Products.Get, as an upstream of the cache, so late.",
+)
+@click.option("--products-fault", metavar="KIND", help="What goes wrong there: silent, error, empty, number.")
+@click.option(
     "--tls", type=click.Path(), nargs=2, metavar="CERT KEY", help="Serve under TLS, on Linux: two files, PEM."
 )
 def server(  # noqa: PLR0913 - click gives all options by name
@@ -157,15 +165,26 @@ def server(  # noqa: PLR0913 - click gives all options by name
     turn_keys: str | None,
     load: bool,
     fault: str | None,
+    products_s: float | None,
+    products_fault: str | None,
     tls: tuple[str, str] | None,
 ) -> int:
     """Run a backend with its business logic cut out: it lets users in and counts them."""
     from server_stub.backend import ServerOptions, parse_fault, run_server  # noqa: PLC0415
+    from server_stub.products import parse_products_fault  # noqa: PLC0415
 
     try:
         kind = parse_fault(fault) if fault is not None else None
     except ValueError as exc:
         raise click.BadParameter(str(exc), param_hint="--fault") from exc
+    try:
+        products_kind = parse_products_fault(products_fault) if products_fault is not None else None
+    except ValueError as exc:
+        raise click.BadParameter(str(exc), param_hint="--products-fault") from exc
+    if products_s is not None and not math.isfinite(products_s):
+        raise click.BadParameter("it must be a number of seconds", param_hint="--products")
+    if products_kind is not None and products_s is None:
+        raise click.UsageError("--products-fault goes with --products")
     if tls is not None and sys.platform != "linux":
         raise click.UsageError("--tls needs Linux")
     options = ServerOptions(
@@ -178,6 +197,8 @@ def server(  # noqa: PLR0913 - click gives all options by name
         load=load,
         turn_keys=turn_keys,
         tls=tls,
+        products_s=products_s,
+        products_fault=products_kind,
     )
 
     async def run() -> int:

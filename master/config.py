@@ -1,9 +1,9 @@
 """What the operator decides, as frozen values named like the keys of the configuration file.
 
 Every default, unit and bound of the project stands here and nowhere else, except the defaults of `PortLimits`, which
-belong to the port, of `ChoicePolicy`, which belong to the pool, and of the queue, in `master.queue.policy` and
-`master.config_queue`. `master.config_file` reads a file into these classes and applies the bounds;
-`master.config_notes` says in words what a configuration means. It is one long table.
+belong to the port, of `ChoicePolicy`, which belong to the pool, of the queue, in `master.queue.policy` and
+`master.config_queue`, and of the cache, in `master.config_cache`. `master.config_file` reads a file into these classes
+and applies the bounds; `master.config_notes` says in words what a configuration means. It is one long table.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from lambdamu.address import MAX_PORT, Address
 from lambdamu.forwarded import ClientHeader
 from lambdamu.networks import Network
 from lambdamu.tcp_server import PortLimits
+from master.config_cache import CacheConfig, WarmConfig
 from master.config_queue import QueueConfig
 from master.core.choice import ChoicePolicy
 from master.queue.policy import TemplatePolicy
@@ -252,7 +253,11 @@ class Config:
     gateway: GatewayConfig = GatewayConfig()
     queue: QueueConfig | None = None
     """None: the table is not there, and nobody waits in a queue."""
+    cache: CacheConfig | None = None
+    """None: the table is not there, and no cache is served."""
     backends: tuple[BackendConfig, ...] = ()
+    alone: bool = False
+    """Whether the cache is all there is: no `[master]` and no `[[backend]]`, and so no port for clients."""
     trust: Trust | None = None
     """With `[probe] tls`: what stands in `ca_file`, where the file was read."""
     warnings: tuple[str, ...] = ()
@@ -285,17 +290,26 @@ TABLES: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "gateway": GatewayConfig,
         "queue": QueueConfig,
         "queue.template": TemplatePolicy,
+        "cache": CacheConfig,
+        "cache.warm": WarmConfig,
         "backend": BackendConfig,
     }
 )
 """The tables of the file, by name."""
-ARRAYS: Final = frozenset({"backend", "queue.template"})
+ARRAYS: Final = frozenset({"backend", "queue.template", "cache.warm"})
 """Those that are arrays of tables."""
+WITHIN: Final[Mapping[type[Any], tuple[str, str]]] = MappingProxyType(
+    {QueueConfig: ("queue.template", "templates"), CacheConfig: ("cache.warm", "warm")}
+)
+"""By table: the array of tables that is within, and the field for it."""
 KEYS: Final[Mapping[type[Any], Mapping[str, attrs.Attribute[Any]]]] = MappingProxyType(
-    {cls: {key: each for key, each in attrs.fields_dict(cls).items() if key != "templates"} for cls in TABLES.values()}
+    {
+        cls: {key: each for key, each in attrs.fields_dict(cls).items() if key != WITHIN.get(cls, ("", ""))[1]}
+        for cls in TABLES.values()
+    }
 )
 """The keys of each table by name: its fields, but for the array of tables that is within."""
-SWITCHES: Final = frozenset({"queue"})
+SWITCHES: Final = frozenset({"queue", "cache"})
 """Those that switch something on by being there, also without a key."""
 SECRETS: Final = frozenset({("probe", "user_mail"), ("alerts", "webhook")})
 """Tables and keys whose values are shown to nobody."""
@@ -322,6 +336,7 @@ _SOON: Final = Bounds(0, 3600)
 _DEADLINE: Final = Bounds(0.01, 3600)
 _LONG: Final = Bounds(0.01, _MONTH)
 _PER_MINUTE: Final = Bounds(0.001, 6_000_000, zero=True)
+_TTL: Final = Bounds(0.1, 366 * 86400)
 _PLACES: Final = Bounds(1, 10_000_000)
 
 MOST_MAIL_BYTES: Final = 256
@@ -433,6 +448,38 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "max_waiting": _PLACES,
             "vip_share": Bounds(0, 1),
         },
+        CacheConfig: {
+            "listen": Bounds(0, MAX_PORT),
+            "secret_file": Bounds(0, 4096),
+            "connections": Bounds(1, 1_000_000),
+            "asks": Bounds(1, 100_000),
+            "batch_bytes": Bounds(65536, 16 * 2**20),
+            "file": Bounds(0, 4096),
+            "commit_s": Bounds(0.01, 60),
+            "max_bytes": Bounds(2**20, 2**40),
+            "session_s": _TTL,
+            "data_s": _TTL,
+            "device_s": _TTL,
+            "workers": Bounds(1, 10_000),
+            "length": Bounds(1, 1_000_000),
+            "waiting": Bounds(1, 1_000_000),
+            "app_start_device_s": _DEADLINE,
+            "app_start_client_s": _DEADLINE,
+            "app_starts_per_network_per_s": Bounds(0.001, 1_000_000),
+            "app_start_fetches_per_s": Bounds(0.001, 1_000_000),
+            "clients_per_device": Bounds(1, 100),
+        },
+        WarmConfig: {
+            "type": Bounds(0, 2**53 - 1),
+            "name": Bounds(1, 256),
+            "object": Bounds(1, 256),
+            "ttl_s": Bounds(0.1, _MONTH),
+            "priority": Bounds(0, 1000),
+            "refresh_s": Bounds(0, _MONTH),
+            "lifetime_s": Bounds(0.01, 600),
+            "stale_s": Bounds(0, _MONTH),
+            "workers": Bounds(1, 10_000),
+        },
         BackendConfig: {
             "name": Bounds(1, 128),
             "port": Bounds(1, MAX_PORT),
@@ -476,6 +523,8 @@ ORDERS: Final[Mapping[type[Any], Sequence[Order]]] = MappingProxyType(
         ),
         BreakerConfig: (Order(("open_s",), "max_open_s"),),
         QueueConfig: (Order(("turn_s",), "claimed_s"), Order(("lease_s",), "away_lease_s")),
+        # The rule of the warm data: half of its time at most.
+        WarmConfig: (Order(("refresh_s", "refresh_s"), "ttl_s"),),
     }
 )
 

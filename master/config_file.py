@@ -21,10 +21,11 @@ import attrs
 
 from lambdamu.address import Address, is_loopback, places, printable, quoted
 from lambdamu.errors import LambdaMuError
-from master.config import ARRAYS, KEYS, ORDERS, SWITCHES, TABLES, BackendConfig, Config
+from master.config import ARRAYS, KEYS, ORDERS, SWITCHES, TABLES, WITHIN, BackendConfig, Config
+from master.config_cache import MOST_WARM
 from master.config_environment import Environment, lay_over, name_culprits
 from master.config_notes import warn
-from master.config_queue import MOST_TEMPLATES, QueueConfig
+from master.config_queue import MOST_TEMPLATES
 from master.config_secrets import find_files
 from master.config_text import read_text
 from master.config_values import read_value, show
@@ -35,9 +36,11 @@ if TYPE_CHECKING:
 
 _NO_VARIABLES: Final[Environment] = MappingProxyType({})
 _BACKEND: Final = "backend"
-_QUEUE: Final = "queue"
+_MASTER: Final = "master"
+_CACHE: Final = "cache"
 _TEMPLATE: Final = "queue.template"
-_LABELS: Final = {_BACKEND: "name", _TEMPLATE: "pattern"}
+_WARM: Final = "cache.warm"
+_LABELS: Final = {_BACKEND: "name", _TEMPLATE: "pattern", _WARM: "type"}
 """By array of tables, the key by which people know one of them."""
 _TOML_FAULT: Final = re.compile(r"(?P<what>.*) \(at (?P<where>line \d+, column \d+|end of document)\)", re.DOTALL)
 
@@ -131,34 +134,46 @@ def parse(text: str, source: str = "configuration", environment: Environment = _
 
 
 def _build(raw: Mapping[str, Any], source: str, unfit: list[Fault]) -> Config:
-    flat, raw_templates = _take_out_templates(raw)
+    flat, raw_arrays = _take_out_arrays(raw)
     names = [name for name in TABLES if name not in ARRAYS and (name in raw or name not in SWITCHES)]
     single = {name: _Table.read(flat.get(name, {}), name, source, _heading(name)) for name in names}
-    templates, faults = _read_array(raw_templates, _TEMPLATE, source)
-    backends, more = _read_array(raw.get(_BACKEND, []), _BACKEND, source)
+    faults: list[Fault] = []
+    arrays = {name: _read_array(rows, name, source, faults) for name, rows in raw_arrays.items()}
+    backends = _read_array(raw.get(_BACKEND, []), _BACKEND, source, faults)
     for table in backends:
         table.name_by_place()
-    faults += more
-    for table in (*single.values(), *templates, *backends):
+    within = [table for tables in arrays.values() for table in tables]
+    for table in (*single.values(), *within, *backends):
         faults += table.faults
     faults += unfit
     faults += _find_open_door(single["http"])
     faults += _find_two_mails(single["probe"])
     faults += _find_idle_trust(single["probe"], backends)
     faults += _find_idle_revocation(single["access"])
-    faults += _find_tls_faults(**{name: single[name] for name in ("tls", "gateway", "access")})
+    faults += _find_tls_faults(
+        **{name: single[name] for name in ("tls", "gateway", "access")}, cache=single.get(_CACHE)
+    )
     faults += _find_idle_waiting_page(single["gateway"])
-    faults += _find_shared_listens([single[name] for name in ("master", "tls", "gateway", "http")])
-    faults += _find_template_faults(templates)
+    alone = _CACHE in single and not {_MASTER, _BACKEND} & raw.keys()
+    listening = (*([] if alone else [_MASTER]), "tls", "gateway", "http", _CACHE)
+    faults += _find_shared_listens([single[name] for name in listening if name in single])
+    faults += _find_repeated(arrays.get(_TEMPLATE, []), _TEMPLATE, MOST_TEMPLATES)
+    faults += _find_repeated(arrays.get(_WARM, []), _WARM, MOST_WARM)
+    if _CACHE in single:
+        faults += _find_cache_faults(single[_CACHE])
     faults += _find_shared_places(backends)
     faults += _find_shared_names(backends)
     faults += _find_unknown_tables(raw, source)
     if faults:
         raise ConfigError(faults)
-    if templates:
-        single[_QUEUE].values["templates"] = tuple(table.build() for table in templates)
+    for cls, (array, field) in WITHIN.items():
+        if arrays.get(array):
+            outer = next(table for table in single.values() if table.cls is cls)
+            outer.values[field] = tuple(table.build() for table in arrays[array])
     config = Config(
-        **{name: table.build() for name, table in single.items()}, backends=tuple(table.build() for table in backends)
+        **{name: table.build() for name, table in single.items()},
+        backends=tuple(table.build() for table in backends),
+        alone=alone,
     )
     return attrs.evolve(config, warnings=tuple(warn(config)))
 
@@ -213,7 +228,7 @@ class _Table:
 
     def take(self, key: str, value: object) -> None:
         if key not in KEYS[self.cls]:
-            known = [*KEYS[self.cls], *(["template"] if self.cls is QueueConfig else [])]
+            known = [*KEYS[self.cls], *([WITHIN[self.cls][0].rpartition(".")[2]] if self.cls in WITHIN else [])]
             self.blame(key or '""', _explain_unknown(key, known))
             return
         try:
@@ -243,19 +258,25 @@ class _Table:
         return self.cls(**self.values)
 
 
-def _take_out_templates(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], object]:
-    """Return the file without the array of tables that is in a table, and that."""
-    queue = raw.get(_QUEUE)
-    if not isinstance(queue, dict):
-        return raw, []
-    return {**raw, _QUEUE: {key: queue[key] for key in queue if key != "template"}}, queue.get("template", [])
+def _take_out_arrays(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, object]]:
+    """Return the file without the arrays of tables that are in tables, and those by name."""
+    flat, arrays = dict(raw), {}
+    for array, _ in WITHIN.values():
+        name, _, key = array.partition(".")
+        table = raw.get(name)
+        if isinstance(table, dict):
+            flat[name] = {each: table[each] for each in table if each != key}
+            arrays[array] = table.get(key, [])
+    return flat, arrays
 
 
-def _read_array(raw: object, name: str, file: str) -> tuple[list[_Table], list[Fault]]:
+def _read_array(raw: object, name: str, file: str, faults: list[Fault]) -> list[_Table]:
+    """Return the tables of an array; what is none is one more of the faults."""
     if not isinstance(raw, list):
         text = f"must be an array of tables, each under {_heading(name)} in two brackets, not {show(raw)}"
-        return [], [Fault(file, _heading(name), "", text)]
-    return [_Table.read(item, name, file, _entry(item, name, number)) for number, item in enumerate(raw, 1)], []
+        faults.append(Fault(file, _heading(name), "", text))
+        return []
+    return [_Table.read(item, name, file, _entry(item, name, number)) for number, item in enumerate(raw, 1)]
 
 
 def _entry(raw: object, name: str, number: int) -> str:
@@ -295,21 +316,23 @@ def _find_idle_revocation(access: _Table) -> Iterator[Fault]:
         )
 
 
-def _find_tls_faults(tls: _Table, gateway: _Table, access: _Table) -> Iterator[Fault]:
+def _find_tls_faults(tls: _Table, gateway: _Table, access: _Table, cache: _Table | None) -> Iterator[Fault]:
     """Yield what is missing for the TLS that is wanted, and what is there for none."""
-    wanted = [f"{table.entry} {key}" for table, key in ((tls, "listen"), (gateway, "tls")) if table.values.get(key)]
+    users = [(tls, "listen"), (gateway, "tls"), *([(cache, "tls")] if cache is not None else [])]
+    wanted = [f"{table.entry} {key}" for table, key in users if table.values.get(key)]
     for key in ("certificate", "key"):
         if wanted and not tls.values.get(key, "unknown"):
             yield Fault(tls.file, tls.entry, key, f"is missing, and {wanted[0]} needs it")
     if gateway.values.get("tls") and not gateway.values.get("listen", "unknown"):
         yield Fault(gateway.file, gateway.entry, "listen", "is missing, and tls needs it")
     if not tls.values.get("client_ca", "unknown"):
-        needy = ((access, "client_certificates"), (tls, "require_client_certificate"))
+        needy = [(access, "client_certificates"), (tls, "require_client_certificate")]
+        needy += [(cache, "client_certificates")] if cache is not None else []
         for table, key in needy:
             if table.values.get(key):
                 text = f"is missing, and {table.entry} {key} needs it"
                 yield Fault(tls.file, tls.entry, "client_ca", text)
-    if access.values.get("client_certificates") and not wanted:
+    if access.values.get("client_certificates") and not any(table.values.get(key) for table, key in users[:2]):
         yield Fault(access.file, access.entry, "client_certificates", "needs [tls] listen, or [gateway] tls")
 
 
@@ -334,16 +357,28 @@ def _find_shared_listens(tables: Iterable[_Table]) -> Iterator[Fault]:
         first.update((place, table) for place in here if place not in first)
 
 
-def _find_template_faults(templates: list[_Table]) -> Iterator[Fault]:
-    first: dict[str, _Table] = {}
-    for table in templates:
-        pattern = table.values.get("pattern")
-        if pattern is not None and first.setdefault(pattern, table) is not table:
-            text = f"{quoted(pattern)} is the pattern of {first[pattern].entry} already"
-            yield Fault(table.file, table.entry, "pattern", text)
-    if len(templates) > MOST_TEMPLATES:
-        text = f"there are {len(templates)}, and at most {MOST_TEMPLATES} are taken"
-        yield Fault(templates[0].file, _heading(_TEMPLATE), "", text)
+def _find_repeated(tables: list[_Table], name: str, most: int) -> Iterator[Fault]:
+    """Yield those of an array that are called as another one of it, and that there are too many."""
+    label = _LABELS[name]
+    first: dict[object, _Table] = {}
+    for table in tables:
+        called = table.values.get(label)
+        if called is not None and first.setdefault(called, table) is not table:
+            text = f"{show(called)} is the {label} of {first[called].entry} already"
+            yield Fault(table.file, table.entry, label, text)
+    if len(tables) > most:
+        yield Fault(tables[0].file, _heading(name), "", f"there are {len(tables)}, and at most {most} are taken")
+
+
+def _find_cache_faults(cache: _Table) -> Iterator[Fault]:
+    """Yield what lets strangers in."""
+    listen, values = cache.values.get("listen"), cache.values
+    rights = values.get("secret_file", "unknown") or values.get("client_certificates", True)
+    if listen is not None and not rights and not is_loopback(listen.host):
+        text = f"is missing, and so is client_certificates, and other machines can reach listen, {listen}"
+        yield Fault(cache.file, cache.entry, "secret_file", text)
+    if values.get("client_certificates") and not values.get("tls", True):
+        yield Fault(cache.file, cache.entry, "client_certificates", "needs tls = true")
 
 
 def _find_shared_places(backends: Iterable[_Table]) -> Iterator[Fault]:

@@ -12,15 +12,14 @@ from typing import Any, Final, get_args, get_type_hints
 
 import attrs
 
-from master.config import ARRAYS, KEYS, SECRETS, SWITCHES, TABLES, Config
-from master.config_queue import QueueConfig
+from master.config import ARRAYS, KEYS, SECRETS, SWITCHES, TABLES, WITHIN, Config
 from master.config_values import read_value
 from master.queue.ticket import Lane
 
 UNKNOWN: Final = ""
 """What stands in a configuration for a secret that was not told; no file can say that."""
 _BACKEND: Final = "backend"
-_TEMPLATE: Final = "template"
+_ALONE: Final = "alone"
 _WRITTEN: Final = "as_written"
 _HIDDEN: Final = "hidden"
 _KINDS: Final = {bool: "boolean", int: "integer", float: "number"}
@@ -39,15 +38,21 @@ def tables_of(config: Config) -> dict[str, Any]:
     written: dict[str, dict[str, Any]] = {}
     for (name, key), value in config.as_written.items():
         written.setdefault(name, {})[key] = _plain(value)
-    return tables | {_WRITTEN: written, _HIDDEN: [f"{name}.{key}" for name, key in hidden]}
+    return tables | {_ALONE: config.alone, _WRITTEN: written, _HIDDEN: [f"{name}.{key}" for name, key in hidden]}
 
 
 def values_of(table: attrs.AttrsInstance) -> dict[str, Any]:
     """Return the values of one table, by key, as JSON has them, and the array of tables that is within."""
     values = {key: _plain(getattr(table, key)) for key in KEYS[type(table)]}
-    if isinstance(table, QueueConfig):
-        values[_TEMPLATE] = [values_of(template) for template in table.templates]
+    if type(table) in WITHIN:
+        array, field = WITHIN[type(table)]
+        values[_last(array)] = [values_of(each) for each in getattr(table, field)]
     return values
+
+
+def _last(array: str) -> str:
+    """Return the key of an array of tables within its table."""
+    return array.rpartition(".")[2]
 
 
 def _values_of(table: attrs.AttrsInstance | None) -> dict[str, Any] | None:
@@ -64,8 +69,9 @@ def schema_of(table: str) -> dict[str, Any]:
     cls = TABLES[table]
     hints = get_type_hints(cls)
     keys = {key: _schema(hints[key], nullable=(table, key) in SECRETS) for key in KEYS[cls]}
-    if cls is QueueConfig:
-        keys[_TEMPLATE] = {"type": "array", "items": schema_of(f"{table}.{_TEMPLATE}")}
+    if cls in WITHIN:
+        array, _ = WITHIN[cls]
+        keys[_last(array)] = {"type": "array", "items": schema_of(array)}
     schema = {"type": "object", "properties": keys, "required": list(keys), "additionalProperties": False}
     return {"anyOf": [schema, {"type": "null"}]} if table in SWITCHES else schema
 
@@ -75,12 +81,13 @@ def read_config(got: Mapping[str, Any]) -> Config:
 
     Raise ValueError, or an ExceptionGroup of such, where it was made by anything else.
     """
-    if got.keys() != {*_SINGLE, _BACKEND, _WRITTEN, _HIDDEN}:
+    if got.keys() != {*_SINGLE, _BACKEND, _ALONE, _WRITTEN, _HIDDEN}:
         raise ValueError("has other tables than this version")
     hidden = frozenset(got[_HIDDEN])
     config = Config(
         **{name: _read(name, got[name], hidden) for name in _SINGLE if not (name in SWITCHES and got[name] is None)},
         backends=tuple(_read(_BACKEND, row, hidden) for row in got[_BACKEND]),
+        alone=bool(got[_ALONE]),
     )
     written = {(name, key): value for name, table in got[_WRITTEN].items() for key, value in table.items()}
     return attrs.evolve(config, as_written=written)
@@ -88,9 +95,10 @@ def read_config(got: Mapping[str, Any]) -> Config:
 
 def _read(name: str, row: Mapping[str, Any], hidden: frozenset[str]) -> Any:
     cls, within = TABLES[name], {}
-    if cls is QueueConfig:
-        within["templates"] = tuple(_read(f"{name}.{_TEMPLATE}", each, hidden) for each in row[_TEMPLATE])
-        row = {key: value for key, value in row.items() if key != _TEMPLATE}
+    if cls in WITHIN:
+        array, field = WITHIN[cls]
+        within[field] = tuple(_read(array, each, hidden) for each in row[_last(array)])
+        row = {key: value for key, value in row.items() if key != _last(array)}
     if row.keys() != KEYS[cls].keys():
         raise ValueError(f"{name} has other keys than this version")
     values = {key: UNKNOWN if f"{name}.{key}" in hidden else _value(cls, key, value) for key, value in row.items()}

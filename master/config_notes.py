@@ -9,8 +9,9 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from lambdamu.address import Address, family, places, quoted
+from lambdamu.address import Address, family, is_loopback, places, quoted
 from master.config import AlertsPolicy, BackendConfig, ChoiceConfig, Config, HttpPolicy, Mode, ProbePolicy, figure
+from master.config_cache import CacheConfig
 from master.config_queue import Control, QueueConfig
 from master.core.choice import Panic
 from master.queue import policy as queue_policy
@@ -43,6 +44,8 @@ _MOST_SHOWN: Final = 10
 
 def describe(config: Config) -> list[str]:
     """Return lines that say what the pool is and how fast it notices a death, for people."""
+    if config.alone:
+        return [*_describe_http(config.http), *_describe_cache(config)]
     return [
         f"listens on {config.master.listen}",
         *_describe_other_ports(config),
@@ -53,11 +56,16 @@ def describe(config: Config) -> list[str]:
         *_describe_choice(config.choice),
         *_describe_probe(config.probe),
         *_describe_queue(config.queue),
+        *_describe_cache(config),
     ]
 
 
 def warn(config: Config) -> Iterator[str]:
     """Yield one line for each thing that is allowed and yet looks like a mistake."""
+    if config.cache is not None:
+        yield from _warn_of_cache(config.cache)
+    if config.alone:
+        return
     yield from _warn_of_pool(config)
     yield from _warn_of_times(config)
     yield from _warn_of_choice(config)
@@ -173,6 +181,36 @@ def _describe_template(template: TemplatePolicy) -> Iterator[str]:
     yield _rate(template.per_minute)
     yield f"at most {template.max_waiting} wait"
     yield f"lanes {' '.join(lane.name.lower() for lane in sorted(template.lanes))}"
+
+
+def _describe_cache(config: Config) -> Iterator[str]:
+    cache = config.cache
+    if cache is None:
+        return
+    who = [*(["the secret"] if cache.secret_file else []), *(["certificate"] if cache.client_certificates else [])]
+    to_whom = f"by {' or '.join(who)}" if who else "to whoever is on this machine"
+    yield f"cache: listens on {cache.listen}{' under TLS' * cache.tls}, {to_whom}"
+    kept = f"kept in {cache.file}, at most {figure(cache.commit_s)} s behind" if cache.file else "ends with the process"
+    yield f"cache: at most {cache.max_bytes} bytes, {kept}"
+    if cache.upstream:
+        yield f"cache: warm data come from {', '.join(cache.upstream)}"
+        yield f"cache: {_count(cache.workers, 'worker')}, and {cache.length} fetches may wait for one"
+    for warm in cache.warm:
+        yield (
+            f"warm data {warm.type}: {warm.object}.{warm.name}, good for {figure(warm.ttl_s)} s, "
+            f"priority {warm.priority}, {_count(min(warm.workers, cache.workers), 'worker')} at most"
+        )
+
+
+def _warn_of_cache(cache: CacheConfig) -> Iterator[str]:
+    if not cache.file:
+        yield "[cache] has no file: a restart ends all sessions"
+    if not cache.tls and not is_loopback(cache.listen.host):
+        yield "[cache] listens to other machines without tls: the secret and all sessions can be read on the way"
+    if cache.warm and not cache.upstream:
+        yield "[[cache.warm]] without [cache] upstream: nobody has the data, and none are fetched"
+    if cache.upstream and not cache.warm:
+        yield "[cache] has an upstream and no [[cache.warm]]: nothing is fetched"
 
 
 def _rate(per_minute: float | None) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lambdamu.client_tls import Trust
     from lambdamu.keys import Keys
     from lambdamu.tls import TlsDoor
+    from master.config_cache import CacheConfig
     from master.config_queue import QueueConfig
 
 TLS_FILES: Final = ("certificate", "key", "client_ca")
@@ -63,6 +64,9 @@ def find_files(config: Config, folder: str) -> tuple[Config, list[FileFault]]:
     queue, queue_warnings, queue_faults = _find_signing_keys(config.queue, folder)
     warnings += queue_warnings
     faults += queue_faults
+    cache, cache_warnings, cache_faults = _find_cache_secret(config.cache, folder)
+    warnings += cache_warnings
+    faults += cache_faults
     probe = attrs.evolve(probe, ca_file=_path(folder, probe.ca_file))
     trust = None
     if probe.tls:
@@ -81,6 +85,7 @@ def find_files(config: Config, folder: str) -> tuple[Config, list[FileFault]]:
         access=attrs.evolve(access, **paths),  # type: ignore[arg-type]
         probe=probe,
         queue=queue,
+        cache=cache,
         trust=trust,
         warnings=tuple(warnings),
     )
@@ -166,3 +171,14 @@ def read_signing_keys(path: str) -> tuple[Keys, list[str]]:
     if keys.signer is None:
         raise LineFileError(f"{path} holds public keys alone, and a private one has to sign")
     return keys, list(warn_of_open(file))
+
+
+def _find_cache_secret(cache: CacheConfig | None, folder: str) -> tuple[CacheConfig | None, list[str], list[FileFault]]:
+    if cache is None or not cache.secret_file:
+        return cache, [], []
+    path = _path(folder, cache.secret_file)
+    try:
+        _, warnings = read_mail(path)
+    except LineFileError as exc:
+        return cache, [], [FileFault("[cache]", "secret_file", str(exc))]
+    return attrs.evolve(cache, secret_file=path), warnings, []

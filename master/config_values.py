@@ -18,6 +18,7 @@ import cattrs
 from lambdamu.address import Address, parse_host, quoted
 from lambdamu.networks import Network
 from master.config import BOUNDS, TABLES, BackendConfig, Bounds, GatewayConfig, HttpPolicy
+from master.config_cache import CacheConfig, WarmConfig
 from master.config_queue import LANES, QueueConfig, pattern_fault
 from master.queue.policy import TemplatePolicy
 from master.queue.ticket import Lane
@@ -278,6 +279,18 @@ def _check_lanes(lanes: tuple[Lane, ...]) -> tuple[Lane, ...]:
     return lanes
 
 
+def _check_upstream(addresses: tuple[str, ...]) -> tuple[str, ...]:
+    parsed = []
+    for text in addresses:
+        address = Address.parse(text)
+        _check_bounds(address, BOUNDS[BackendConfig]["port"], address.port)
+        parsed.append(str(Address(_check_somewhere(address.host), address.port)))
+    for text in parsed:
+        if parsed.count(text) > 1:
+            raise ValueError(f"holds {quoted(text)} more than once")
+    return tuple(parsed)
+
+
 def _check_redirect(text: str) -> str:
     if text:
         Redirect.parse(text)
@@ -292,6 +305,9 @@ _CHECKS: Final[Mapping[tuple[type[Any], str], Callable[[Any], Any]]] = MappingPr
         (TemplatePolicy, "pattern"): _check_pattern,
         (TemplatePolicy, "lanes"): _check_lanes,
         (GatewayConfig, "wait_redirect"): _check_redirect,
+        (CacheConfig, "upstream"): _check_upstream,
+        (WarmConfig, "name"): _check_name,
+        (WarmConfig, "object"): _check_name,
         (BackendConfig, "name"): _check_name,
         (BackendConfig, "zone"): _check_name,
         (BackendConfig, "host"): _check_host,

@@ -1,4 +1,4 @@
-"""Where clients come in: the clients' port, the same under TLS, and the gateway. All of them lead to one master."""
+"""Where others come in: the clients' port, the same under TLS, the gateway, all to one master; and the cache's port."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from master.config_secrets import make_tls_door
 if TYPE_CHECKING:
     from lambdamu.epoll_guarded import GuardedServer
     from lambdamu.tls import TlsDoor
+    from master.cache.port import CachePort
     from master.gateway import Door
     from master.wait_page.page import WaitRules
 
@@ -33,6 +34,8 @@ class Entrance(StrEnum):
     CLIENTS = "clients"
     TLS = "tls"
     GATEWAY = "gateway"
+    CACHE = "cache"
+    """For backends and front servers, no clients."""
 
 
 class EntranceError(LambdaMuError):
@@ -48,11 +51,12 @@ Sockets = Mapping[Entrance, Sequence[socket.socket]]
 
 
 def addresses_of(config: Config) -> dict[Entrance, Address]:
-    """Return where clients can come in, by the configuration."""
+    """Return where others can come in, by the configuration."""
     places = {
-        Entrance.CLIENTS: config.master.listen,
+        Entrance.CLIENTS: None if config.alone else config.master.listen,
         Entrance.TLS: config.tls.listen,
         Entrance.GATEWAY: config.gateway.listen,
+        Entrance.CACHE: config.cache.listen if config.cache is not None else None,
     }
     return {entrance: place for entrance, place in places.items() if place is not None}
 
@@ -81,24 +85,33 @@ class Entrances:
     Raise TlsError on a certificate that is not right, LineFileError on a text, EntranceError where Linux is needed.
     """
 
-    def __init__(self, config: Config, machine: LogicalMachine, door: Door, observer: PortObserver) -> None:
+    def __init__(
+        self,
+        config: Config,
+        machine: LogicalMachine,
+        door: Door,
+        observer: PortObserver,
+        cache: Callable[[TlsDoor | None], CachePort] | None = None,
+    ) -> None:
+        """`cache`: makes the port of the cache, where there is one."""
         self._tls = config.tls
         self.tls: dict[Entrance, TlsDoor] = {}
         """What handshakes are made by, at the entrances that have some."""
-        self.ports: dict[Entrance, TCPServer] = {}
-        self._guarded: dict[Entrance, GuardedServer] = {}
+        self.ports: dict[Entrance, TCPServer | CachePort] = {}
+        self._guarded: dict[Entrance, GuardedServer | CachePort] = {}
         refuse_elsewhere(config)
-        makers: dict[Entrance, Callable[[], TCPServer]] = {
+        makers: dict[Entrance, Callable[[], TCPServer | CachePort]] = {
             Entrance.CLIENTS: lambda: self._clients(config, machine, observer),
             Entrance.TLS: lambda: self._clients(config, machine, observer, tls=True),
             Entrance.GATEWAY: lambda: self._gateway(config, door, observer),
+            Entrance.CACHE: lambda: self._cache(config, cache),
         }
         for entrance in addresses_of(config):
             self.ports[entrance] = makers[entrance]()
 
     @property
     def connections(self) -> int:
-        """How many connections of clients are open now."""
+        """How many connections are open now, of clients and to the cache."""
         return sum(port.connections for port in self.ports.values())
 
     async def serve(
@@ -157,6 +170,15 @@ class Entrances:
         port = self._guarded[Entrance.TLS] = GuardedServer(
             machine, config.limits, observer=observer, tls=door, proxies=proxies
         )
+        return port
+
+    def _cache(self, config: Config, make: Callable[[TlsDoor | None], CachePort] | None) -> CachePort:
+        assert config.cache is not None  # noqa: S101 - else it has no address
+        assert make is not None  # noqa: S101 - whoever has a cache says so
+        door = make_tls_door(config.tls) if config.cache.tls else None
+        port = make(door)
+        if door is not None:
+            self.tls[Entrance.CACHE], self._guarded[Entrance.CACHE] = door, port
         return port
 
     def _gateway(self, config: Config, door: Door, observer: PortObserver) -> GuardedServer:

@@ -18,13 +18,14 @@ from lambdamu.address import Address
 from lambdamu.client_tls import TlsPeer, Trust
 from lambdamu.machine import LMList, LogicalMachine
 from lambdamu.poller import make_poller
+from lambdamu.port import PortObserver
 from lambdamu.resolver import Resolver
 from lambdamu.tcp_link import TCPLink
 from master.access import Credentials, read_credentials
 from master.answer_log import AnswerLog
 from master.config import BackendConfig, Config, MasterPolicy
 from master.config_queue import QueueConfig
-from master.config_secrets import make_trust, read_signing_keys
+from master.config_secrets import make_trust, read_mail, read_signing_keys
 from master.core.pool import Admin, State
 from master.doors import make_doors
 from master.entrances import Entrance, Entrances, Sockets
@@ -45,6 +46,9 @@ from master.waiting.room import WaitingRoom
 
 if TYPE_CHECKING:
     from lambdamu.keys import Keys
+    from lambdamu.tls import TlsDoor
+    from master.cache.house import CacheHouse
+    from master.cache.port import CachePort
 
 _LONGEST_GRID_S: Final = 0.02
 _GRID_SHARE: Final = 50
@@ -79,10 +83,11 @@ class Node(LogicalMachine):
         desk = self.waiting.desk if self.waiting is not None else None
         self.master = Master(self.pool, _answers(config.master), rng, observer, self.answers, self.doors, desk)
         self.add(self.master)
-        self.entrances = Entrances(config, self, self.master, observer)
+        self.observer = observer
+        self.cache = _make_cache(config, rng)
+        self.entrances = Entrances(config, self, self.master, observer, self._make_cache_port)
         self._watch_entrances()
         self.servers: LMList[Monitor, tuple[float, BackendConfig]] = LMList(self._make_monitor)
-        self.observer = observer
         first_round_s = config.probe.interval_s + config.probe.timeout_s
         self.watch = PoolWatch(self.pool, observer, self.events, log, rng, first_round_s)
         self._trust = _trust_of(config)
@@ -116,7 +121,10 @@ class Node(LogicalMachine):
             await nursery.start(self._poller.run)
             self.servers.do_start(nursery)
             self._nursery = nursery
-            nursery.start_soon(self.watch.run)
+            if not self.config.alone:
+                nursery.start_soon(self.watch.run)
+            if self.cache is not None:
+                await nursery.start(self.cache.run)
             if self.waiting is not None:
                 nursery.start_soon(self.waiting.run)
                 nursery.start_soon(watch_queue, self.waiting, self._log, self.events, self._rng)
@@ -130,6 +138,8 @@ class Node(LogicalMachine):
         """Let nobody in any more; `run` returns when what was asked is answered."""
         if self.waiting is not None:
             self.waiting.desk.release(trio.current_time())
+        if self.cache is not None:
+            self.cache.stop()
         self.entrances.stop()
 
     def set_admin(self, name: str, admin: Admin) -> State:
@@ -201,6 +211,10 @@ class Node(LogicalMachine):
         room.asks_cpu = _asks_cpu(config)
         return room
 
+    def _make_cache_port(self, tls: TlsDoor | None) -> CachePort:
+        assert self.cache is not None  # noqa: S101 - else it has no address
+        return self.cache.make_port(tls, CacheObserver(self.observer))
+
     def count_tickets(self) -> int:
         """Return how many places and memories of places the queue has."""
         return len(self.waiting.queues.book) if self.waiting is not None else 0
@@ -266,6 +280,26 @@ class Node(LogicalMachine):
             probing=self._probing,
             load=backend.load,
         )
+
+
+class CacheObserver(PortObserver):
+    """Hears what happens at the port of the cache: what clients of the master do is counted apart from it."""
+
+    def __init__(self, node: PortObserver) -> None:
+        self._node = node
+
+    def cannot_accept(self, error: OSError) -> None:
+        self._node.cannot_accept(error)
+
+
+def _make_cache(config: Config, rng: random.Random) -> CacheHouse | None:
+    """Raise LineFileError when the file of its secret is not right."""
+    if config.cache is None:
+        return None
+    from master.cache.house import CacheHouse  # noqa: PLC0415 - few need it
+
+    path = config.cache.secret_file
+    return CacheHouse(config.cache, config.limits, rng, read_mail(path)[0] if path else "")
 
 
 def _trust_of(config: Config) -> Trust | None:

@@ -255,6 +255,8 @@ class _Process:
         config = self.node.config
         last = self.operations.last
         refused = f"; reload refused: {last.faults[0]}" if last is not None and last.faults else ""
+        if config.alone and config.cache is not None:
+            return f"the cache listens on {config.cache.listen}{refused}"
         return f"listens on {config.master.listen}, {len(config.backends)} backends{refused}"
 
     async def _reload(self, who: str) -> None:
@@ -287,6 +289,8 @@ def fit_descriptors(config: Config, log: Logger, held: int) -> Config:
     asked = {"limits": config.limits.connections}
     if config.gateway.listen is not None:
         asked["gateway"] = config.gateway.connections
+    if config.cache is not None:
+        asked["cache"] = config.cache.connections
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     more = config.limits.connections if config.tls.listen is not None else 0  # the port under TLS has as many again
     clients = sum(asked.values()) + more
@@ -303,6 +307,7 @@ def fit_descriptors(config: Config, log: Logger, held: int) -> Config:
         limit=soft,
         connections=fitting["limits"],
         gateway_connections=fitting.get("gateway"),
+        cache_connections=fitting.get("cache"),
         message=f"raise the limit on open files to {wanted}",
     )
     for table, number in fitting.items():

@@ -13,6 +13,7 @@ import attrs
 
 from lambdamu.address import Address, quoted
 from master.config import ARRAYS, KEYS, SECRETS, TABLES, AlertsPolicy, Config, MasterPolicy, ProbePolicy, figure
+from master.config_cache import CacheConfig
 from master.config_queue import QueueConfig
 from master.queue.ticket import Lane
 
@@ -91,7 +92,8 @@ def compare(old: Config, new: Config) -> Difference:
     tables = [change for name, cls in TABLES.items() if name not in ARRAYS for change in _table(name, cls, old, new)]
     fixed = tuple(change for live, change in tables if not live)
     return Difference(
-        config=_without(new, fixed),
+        # Nothing of the cache changes live, nor what is within.
+        config=attrs.evolve(_without(new, fixed), cache=old.cache, alone=old.alone),
         added=tuple(name for name in after if name not in before),
         removed=tuple(name for name in before if name not in after),
         moved=tuple(a.name for a, b in pairs if any(getattr(a, key) != getattr(b, key) for key in _PLACE)),
@@ -101,7 +103,7 @@ def compare(old: Config, new: Config) -> Difference:
             *_templates(old.queue, new.queue),
             *_trust(old, new),
         ),
-        fixed=fixed,
+        fixed=(*fixed, *_warm(old.cache, new.cache), *_alone(old, new)),
         reordered=kept != [name for name in before if name in after],
     )
 
@@ -126,6 +128,24 @@ def _table(name: str, cls: type[Any], old: Config, new: Config) -> Iterator[tupl
         return
     for change in _keys(f"[{name}]", before, after):
         yield change.key in _LIVE.get(cls, ()), change
+
+
+def _warm(old: CacheConfig | None, new: CacheConfig | None) -> Iterator[Changed]:
+    """Yield which warm data there are, where that is different, and each key of those that stay."""
+    if old is None or new is None or old.warm == new.warm:
+        return
+    before, after = ({each.type: each for each in cache.warm} for cache in (old, new))
+    if list(before) != list(after):
+        yield Changed("[cache]", "warm", tuple(before), tuple(after))
+    for number in after:
+        if number in before:
+            yield from _keys(f"[[cache.warm]] {number}", before[number], after[number])
+
+
+def _alone(old: Config, new: Config) -> Iterator[Changed]:
+    """Yield whether there is a port for clients, where that is different."""
+    if old.alone != new.alone:
+        yield Changed("[master]", "", None if old.alone else old.master, None if new.alone else new.master)
 
 
 def _trust(old: Config, new: Config) -> Iterator[Changed]:

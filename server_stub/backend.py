@@ -24,6 +24,7 @@ from lambdamu.turns import Verifier as TurnVerifier
 from lambdamu.wire import MessagePackWire
 from server_stub.faults import Fault, Kind, parse_fault
 from server_stub.faulty import with_fault
+from server_stub.products import Products, ProductsFault
 from server_stub.users import Auth, Load, System, TurnGate, Users
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ class ServerOptions:
     `probe_mail`: who authenticates so is the master, which is no user. `name`: for the eye, and the one that turns are
     for, as in the configuration of the master; "" is the address. `turn_keys`: the file of keys that sign turns, which
     are then demanded of all but the probe; SIGHUP has it read again. None: none are.
-    `tls`: files of a certificate with its chain and of its key, PEM, for a port under TLS.
+    `tls`: files of a certificate with its chain and of its key, PEM, for a port under TLS. `products_s`: it has the
+    data of clients, and sends them so many seconds late; None: it has none. `products_fault`: what is wrong with them.
     """
 
     listen: Address
@@ -62,6 +64,8 @@ class ServerOptions:
     load: bool = False
     tls: tuple[str, str] | None = None
     turn_keys: str | None = None
+    products_s: float | None = attrs.field(default=None, validator=optional(ge(0.0)))
+    products_fault: ProductsFault | None = None
 
 
 async def run_server(options: ServerOptions, *, say: Say, complain: Say) -> int:
@@ -137,6 +141,8 @@ def _make_server(
     turns: TurnVerifier | None,
 ) -> TCPServer:
     machine, fault = make_machine(options, load, turns), options.fault
+    if options.products_s is not None:
+        machine.add(Products(options.products_s, options.products_fault, nursery))
     handler, pack = (machine, encode) if fault is None else with_fault(fault, machine, nursery)
     limits = PortLimits(idle_s=_IDLE_S)
     if fault is not None and fault.kind is Kind.CLOSE:

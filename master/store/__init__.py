@@ -2,10 +2,13 @@
 
 from master.store.memory import MemoryStore
 from master.store.sqlite import SqliteStore
+from master.store.sqlite_cache import SqliteCache
 from master.store.state import (
+    CacheFile,
     QueueStore,
     RowsLostError,
     SavedAdmin,
+    SavedCache,
     SavedOrder,
     SavedQueue,
     SavedReport,
@@ -16,13 +19,16 @@ from master.store.state import (
 )
 
 __all__ = [
+    "CacheFile",
     "MemoryStore",
     "QueueStore",
     "RowsLostError",
     "SavedAdmin",
+    "SavedCache",
     "SavedOrder",
     "SavedQueue",
     "SavedReport",
+    "SqliteCache",
     "SqliteStore",
     "State",
     "Store",

@@ -90,7 +90,7 @@ class SqliteStore:
 
     def _do(self, work: Callable[[sqlite3.Connection], T], begin: str = "BEGIN IMMEDIATE") -> T:
         try:
-            _make(self._file)
+            make_file(self._file)
             with closing(sqlite3.connect(self._file, timeout=_BUSY_S, isolation_level=None)) as connection, connection:
                 # By hand: Python would begin it after the tables are made, and half of a file could be left. Immediate:
                 # of two that read before they write, one would be refused at once, and not wait for the other.
@@ -108,7 +108,7 @@ class SqliteStore:
             raise StoreError(f"{self._file}: {exc}") from exc
 
 
-def _make(file: str) -> None:
+def make_file(file: str) -> None:
     """Make the file where there is none, for nobody else to read: secrets are in it."""
     # A file that is there is not opened: to close it again would end the locks of all connections of this process.
     with suppress(FileExistsError):

@@ -8,6 +8,7 @@ from typing import Protocol
 import attrs
 
 from lambdamu.errors import LambdaMuError
+from master.cache import rows as cache_rows
 from master.core.admin import Wish
 from master.queue.numbers import NumberBlock
 from master.queue.rows import Changes, TicketRow
@@ -62,6 +63,14 @@ class SavedQueue:
 
     rows: Sequence[TicketRow] = ()
     unused: tuple[NumberBlock, ...] = ()
+
+
+@attrs.frozen
+class SavedCache:
+    """Rows of the cache, sessions first, and the fence that was written last."""
+
+    rows: Sequence[cache_rows.Row] = ()
+    fence: int = 0
 
 
 class StoreError(LambdaMuError):
@@ -124,3 +133,23 @@ class Store(QueueStore, Protocol):
 
     def save(self, state: State) -> None:
         """Keep this in place of what was saved before: all of it, or nothing. Raise StoreError."""
+
+
+class CacheFile(Protocol):
+    """Keeps the cache. Each call is one atomic operation, may take long, and is made in a worker thread, one at a time.
+
+    Times of rows are of the clock of whoever calls; kept are Unix seconds, which are `epoch_s` more.
+    """
+
+    def load(self, epoch_s: float) -> SavedCache:
+        """Return what was written, before anything is. Raise StoreError."""
+
+    def write(self, parts: Sequence[cache_rows.Changes], epoch_s: float) -> None:
+        """Keep these changes, one after the other: all of them, or nothing.
+
+        Raise RowsLostError when what was loaded and written before is not there; only what begins with `anew` is
+        written then. Raise StoreError.
+        """
+
+    def close(self) -> None:
+        """Let the file go, until the next call."""

@@ -102,6 +102,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
     "Event": record(number=COUNT, at=NUMBER, kind=TEXT, backend=TEXT, text=TEXT),
     "Config": record(
         **{name: schema_of(name) for name in TABLES if name not in ARRAYS},
+        alone={"type": "boolean"},
         as_written=_WRITTEN,
         hidden=array(TEXT),
         backend=array(schema_of("backend")),

@@ -20,6 +20,8 @@ from master.config_file import ConfigError, parse
 from master.queue.ticket import Lane
 
 HONEST = {"host": "10.9.9.9", "port": 9000}
+NEEDED = {"backend": HONEST, "cache.warm": {"type": 1, "object": "Products", "name": "Accounts"}}
+"""By table, the keys that it cannot do without."""
 
 
 def toml(value: Any) -> str:
@@ -131,7 +133,7 @@ NUMBERS = [(name, key) for name, key in NAMES if get_type_hints(TABLES[name])[ke
 
 def with_key(name: str, key: str, value: Any) -> str:
     """Return a file with this key, and with what else its table needs."""
-    return table(name, **{**(HONEST if name == "backend" else {}), key: value})
+    return table(name, **{**NEEDED.get(name, {}), key: value})
 
 
 @pytest.mark.parametrize(("name", "key"), NUMBERS)
@@ -308,7 +310,8 @@ def test_a_value_of_any_kind_is_taken_as_it_is_or_refused(where: tuple[str, str]
         lines = [str(fault) for fault in error.faults]
     else:
         owner = config.backends[0] if name == "backend" else getattr(config, name.partition(".")[0])
-        owner = owner.templates[0] if name == "queue.template" else owner
+        within = {"queue.template": "templates", "cache.warm": "warm"}.get(name)
+        owner = getattr(owner, within)[0] if within is not None else owner
         assert means(getattr(owner, key), value)
         return
     assert all(key in line and line.isprintable() for line in lines)

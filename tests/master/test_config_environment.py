@@ -103,6 +103,7 @@ EXAMPLES = {
     Address | None: Address("127.0.0.1", 1),
 }
 BACKEND = {"host": "h", "port": 1, "name": "n"}
+WARM = {"type": 1, "object": "Products", "name": "Accounts"}
 NEEDED = {("tls", "listen"): {"LAMBDAMU_TLS__CERTIFICATE": "certificate", "LAMBDAMU_TLS__KEY": "key"}}
 """What has to be there beside a key."""
 
@@ -116,6 +117,12 @@ def test_every_key_has_a_variable(table: str, key: str) -> None:
         keys = BACKEND | {key: value}
         environment = {f"LAMBDAMU_BACKEND__0__{each.upper()}": written(given) for each, given in keys.items()}
         got = load(None, environment).backends[0]
+    elif table == "cache.warm":
+        keys = WARM | ({key: value} if value is not None else {})
+        environment = {f"LAMBDAMU_CACHE__WARM__0__{each.upper()}": written(given) for each, given in keys.items()}
+        cache = load(None, environment).cache
+        assert cache is not None
+        value, got = keys[key], cache.warm[0]
     elif table == "queue.template":
         queue = load(None, {f"LAMBDAMU_QUEUE__TEMPLATE__0__{key.upper()}": written(value)}).queue
         assert queue is not None
@@ -262,7 +269,11 @@ def test_tokens_that_a_variable_names_are_looked_for_as_those_of_the_file_are(tm
 
 PLAIN = st.sampled_from([f"LAMBDAMU_{table.replace('.', '__')}__{key}".upper() for table, key in NAMES])
 NUMBERED = st.builds(
-    lambda name, n: name.replace("BACKEND__", f"BACKEND__{n}__").replace("TEMPLATE__", f"TEMPLATE__{n}__"),
+    lambda name, n: (
+        name.replace("BACKEND__", f"BACKEND__{n}__")
+        .replace("TEMPLATE__", f"TEMPLATE__{n}__")
+        .replace("WARM__", f"WARM__{n}__")
+    ),
     PLAIN,
     st.integers(0, 3),
 )

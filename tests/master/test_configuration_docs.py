@@ -14,7 +14,8 @@ import trustme
 from lambdamu.address import Address
 from lambdamu.forwarded import ClientHeader
 from lambdamu.networks import Network
-from master.config import ARRAYS, BOUNDS, KEYS, ORDERS, SWITCHES, TABLES, BackendConfig, Config, Mode
+from master.config import ARRAYS, BOUNDS, KEYS, ORDERS, TABLES, BackendConfig, Config, Mode
+from master.config_cache import CacheConfig, WarmConfig
 from master.config_file import ConfigError, load, parse
 from master.config_queue import Control, QueueConfig
 from master.core.choice import Panic, Policy
@@ -24,7 +25,7 @@ from master.webhook_url import WebhookURL
 
 DOC = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
-COMPLETE, QUEUE, EXAMPLE, FAULTY = (text for kind, text in BLOCKS if kind == "toml")
+COMPLETE, CACHE, QUEUE, EXAMPLE, FAULTY = (text for kind, text in BLOCKS if kind == "toml")
 FAULTY_VARIABLES, FAULTS, TLS_FAULTS = (text for kind, text in BLOCKS if kind == "text")
 VARIABLES = dict(word.split("=", 1) for kind, text in BLOCKS if kind == "sh" for word in shlex.split(text))
 TYPES = {
@@ -140,10 +141,11 @@ def test_the_complete_file_is_right_holds_every_key_and_shows_the_defaults() -> 
     assert config.warnings == ()
     assert attrs.evolve(config, backends=()) == Config()
     assert parse(QUEUE).queue == QueueConfig()
+    assert parse(CACHE).cache == CacheConfig(warm=(WarmConfig(1, "Accounts", "Products"),))
     assert len(config.backends) == 2
     assert isinstance(config.backends[0], BackendConfig)
     for name, cls in TABLES.items():
-        text = QUEUE if name.partition(".")[0] in SWITCHES else COMPLETE
+        text = {"queue": QUEUE, "cache": CACHE}.get(name.partition(".")[0], COMPLETE)
         head = rf"^\[+{re.escape(name)}\]+(?: +#[^\n]*)?\n"
         (section,) = re.findall(rf"{head}(.*?)(?=^\[|\Z)", text, re.MULTILINE | re.DOTALL)[:1]
         keys = re.findall(r"^(?:# )?(\w+) = ", section, re.MULTILINE)

@@ -1,0 +1,1 @@
+"""Sessions, devices and warm data, and the broker that fetches them."""

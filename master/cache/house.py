@@ -1,0 +1,93 @@
+"""The cache service put together: store, objects, broker, warm-up, port.  Runs beside a pool, or alone."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from typing import TYPE_CHECKING, Final
+
+import attrs
+import trio
+
+from lambdamu.address import Address
+from lambdamu.port import PortLimits, PortObserver
+from master.cache.broker import Broker
+from master.cache.broker_core import BrokerPolicy
+from master.cache.objects import Objects, Times
+from master.cache.port import CachePort
+from master.cache.service import CacheService, Guard
+from master.cache.store import CacheStore, StorePolicy
+from master.cache.upstream import WireUpstream
+from master.cache.warm import Warmer
+from master.cache.warm_types import WarmPolicy
+
+if TYPE_CHECKING:
+    from lambdamu.tls import TlsDoor
+    from master.config_cache import CacheConfig
+
+_OWNER_BYTES: Final = 8
+_SWEEP_S: Final = 0.1
+_SWEPT_AT_ONCE: Final = 1000
+"""Rows whose time is over give their memory back so often, so many at once: it takes some milliseconds."""
+
+
+class CacheHouse:
+    """What a node has with `[cache]`. `secret`: what stands in its file, empty where there is none."""
+
+    def __init__(self, config: CacheConfig, limits: PortLimits, rng: random.Random, secret: str = "") -> None:
+        self.config = config
+        self._limits = attrs.evolve(
+            limits, batch_bytes=config.batch_bytes, connections=config.connections, connections_per_address=0
+        )
+        self.store = CacheStore(StorePolicy(max_bytes=config.max_bytes, max_value_bytes=config.value_bytes))
+        per_kind: dict[str, int] = {}
+        for warm in config.warm:  # two types that ask the same of the upstream share its limit
+            per_kind[warm.kind] = max(warm.workers, per_kind.get(warm.kind, 0))
+        self.broker = Broker(BrokerPolicy(config.length, config.workers, per_kind, config.waiting))
+        self.upstream: WireUpstream | None = None
+        self.warm: Warmer | None = None
+        if config.upstream:
+            self.upstream = WireUpstream([Address.parse(each) for each in config.upstream], rng=rng)
+            owner = secrets.token_hex(_OWNER_BYTES)
+            self.warm = Warmer(self.store, self.broker, self.upstream, config.warm, owner, _warm_policy(config), rng)
+        times = Times(config.session_s, config.data_s, config.device_s)
+        self.service = CacheService(
+            Objects(self.store, times, config.value_bytes),
+            rng,
+            warm=self.warm,
+            guard=Guard(secret, certificates=config.client_certificates),
+            networks=limits.networks(),
+        )
+
+    def make_port(self, tls: TlsDoor | None, observer: PortObserver) -> CachePort:
+        return CachePort(self.service, self._limits, self.config.asks, observer=observer, tls=tls)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Fetch, and give back the memory of what is over, until cancelled."""
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.broker.run)
+                if self.warm is not None:
+                    await nursery.start(self.warm.run)
+                task_status.started()
+                while True:
+                    await trio.sleep(_SWEEP_S)
+                    self.store.sweep(trio.current_time(), _SWEPT_AT_ONCE)
+        finally:
+            if self.upstream is not None:
+                with trio.CancelScope(shield=True):  # it waits for nobody
+                    await self.upstream.aclose()
+
+    def stop(self) -> None:
+        """Take nothing new that has to be fetched; what has a worker is finished."""
+        self.broker.stop()
+
+
+def _warm_policy(config: CacheConfig) -> WarmPolicy:
+    return WarmPolicy(
+        device_s=config.app_start_device_s,
+        client_s=config.app_start_client_s,
+        network_per_s=config.app_starts_per_network_per_s,
+        fetches_per_s=config.app_start_fetches_per_s,
+        clients_per_device=config.clients_per_device,
+    )

@@ -1,0 +1,270 @@
+"""The cache's own port: each answer is sent alone, when it is ready, in whatever order.
+
+A connection is one task that reads. What can be answered at once it sends itself; an answer that was owed is sent by a
+task beside it, one at a time. Answers that are ready are kept as they are and packed when they are sent, so a peer that
+does not read holds no copies; so many answers may be owed or unsent, then no more is read from that peer.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, cast
+
+import attrs
+import trio
+
+from lambdamu.connection import linger
+from lambdamu.datapack import Decoder, encode_alone
+from lambdamu.errors import RemoteProtocolError
+from lambdamu.lean_stream import LeanStream
+from lambdamu.messages import Message
+from lambdamu.objects import Farewell, Later, Peer
+from lambdamu.port import BATCHES_A_TURN, FLUSH_BYTES, LAST_CALL_S, REST_S, Ending, Handler, PortLimits, PortObserver
+from lambdamu.stream_server import StreamServer
+from lambdamu.tls import TlsDoor, subject_of
+
+_READ_BYTES: Final = 65536
+
+
+class CachePort(StreamServer):
+    """Serves `handler`, each of whose answers is one message. `asks`: so many of one connection are unanswered at once.
+
+    `tls`: what handshakes are made by; None: plain text. A certificate that a peer shows is its subject.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        limits: PortLimits,
+        asks: int,
+        *,
+        observer: PortObserver | None = None,
+        tls: TlsDoor | None = None,
+    ) -> None:
+        super().__init__(handler, limits, observer=observer)
+        self.asks = asks
+        self.entering = 0
+        """Connections that shake hands now."""
+        self._tls = tls
+
+    def _make_stream(self, connection: socket.socket) -> LeanStream:
+        with suppress(OSError):  # it was reset already
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return LeanStream(connection)
+
+    async def _converse(self, stream: trio.abc.HalfCloseableStream, peer: Peer) -> Ending:
+        if self._tls is None:
+            return await _Conversation(self, stream, stream, peer).converse()
+        secret = await self._shake_hands(stream, self._tls)
+        if secret is None:
+            return Ending.HANDSHAKE
+        known = attrs.evolve(peer, subject=subject_of(cast("ssl.SSLSocket", secret)))
+        try:
+            return await _Conversation(self, secret, stream, known).converse()
+        finally:
+            self.handler.disconnected(known)
+
+    async def _shake_hands(self, stream: trio.abc.HalfCloseableStream, tls: TlsDoor) -> trio.abc.Stream | None:
+        """Return the stream under TLS; None where nothing comes of it."""
+        if self.entering >= tls.policy.handshakes:
+            return None
+        secret = trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
+        self.entering += 1
+        try:
+            with self.waiting(trio.current_time() + self.limits.message_s), suppress(trio.BrokenResourceError):
+                await secret.do_handshake()
+                return secret
+        finally:
+            self.entering -= 1
+        return None
+
+
+class _Conversation:
+    """One connection: what is owed, what is ready to be sent, and since when nothing was said."""
+
+    def __init__(
+        self, port: CachePort, stream: trio.abc.Stream, below: trio.abc.HalfCloseableStream, peer: Peer
+    ) -> None:
+        """`below`: the same in the clear, or what carries the TLS."""
+        self._below = below
+        self._port = port
+        self._limits = port.limits
+        self._stream = stream
+        self._peer = peer
+        self._decoder = Decoder(port.limits)
+        self._owed: set[Later] = set()
+        self._ready: deque[Message | bytes] = deque()
+        self._sending = False
+        self._sent = trio.Event()
+        """Set, and replaced, when something was sent."""
+        self._wait = trio.CancelScope()
+        """Bounds the wait for bytes that is on."""
+        self._active_at = self._batch_began = trio.current_time()
+        self._last_call = float("inf")
+        self._served = 0
+        self._ended: Ending | None = None
+
+    async def converse(self) -> Ending:
+        """Talk until one of both ends it; return how."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                try:
+                    self._end(await self._talk())
+                except trio.BrokenResourceError:
+                    self._end(Ending.RESET)
+        finally:
+            self._give_up()
+        assert self._ended is not None  # noqa: S101 - the nursery has not ended by itself
+        return self._ended
+
+    async def _talk(self) -> Ending:
+        how = await self._hear()
+        if how is Ending.PROTOCOL:
+            self._give_up()
+        await self._say_all()
+        if how in (Ending.PROTOCOL, Ending.REFUSED, Ending.STOPPED):
+            await linger(self._below)
+        return how
+
+    async def _hear(self) -> Ending:
+        """Read and answer until there is nothing more to be heard; return why."""
+        while True:
+            received = await self._receive()
+            if isinstance(received, Ending):
+                return received
+            if not received:
+                return Ending.LEFT
+            began = trio.current_time()
+            if not self._decoder.pending:
+                self._batch_began = began
+            try:
+                parted = await self._answer_all(received)
+            except RemoteProtocolError as exc:
+                self._port.observer.broke_protocol(exc.code)
+                self._ready.append(self._port.wire.last_word(exc))
+                return Ending.PROTOCOL
+            if parted:
+                return Ending.REFUSED
+            await self._make_room(1)
+            self._active_at = trio.current_time()
+            # While we did not read, the peer could not end the batch that it has begun.
+            self._batch_began += self._active_at - began
+
+    async def _receive(self) -> bytes | Ending:
+        """Return bytes, none at a FIN, or why no more are waited for."""
+        while True:
+            deadline, why = self._deadline()
+            with self._port.waiting(deadline) as self._wait:
+                return bytes(await self._stream.receive_some(_READ_BYTES))
+            if trio.current_time() >= self._deadline()[0]:
+                return why
+
+    def _deadline(self) -> tuple[float, Ending]:
+        if self._port.stopped_at is not None:
+            self._last_call = min(self._last_call, trio.current_time() + LAST_CALL_S)
+        if self._decoder.pending:
+            due = min(self._batch_began + self._limits.message_s, self._last_call + REST_S)
+            return due, Ending.MESSAGE_DEADLINE
+        if self._port.stopped_at is not None:
+            return self._last_call, Ending.STOPPED
+        return float("inf") if self._owed else self._active_at + self._limits.idle_s, Ending.IDLE
+
+    async def _answer_all(self, received: bytes) -> bool:
+        """Answer what is whole now; return whether the peer was answered for the last time."""
+        for batch in self._decoder.feed(received):
+            now = trio.current_time()
+            for message in batch:
+                reply = self._port.handler.handle(message, now, self._peer)
+                if isinstance(reply, Later):
+                    self._owed.add(reply)
+                    reply.attach(partial(self._take, reply))
+                else:
+                    self._ready.extend(reply)
+                    if isinstance(reply, Farewell):
+                        return True
+            self._batch_began = now
+            await self._make_room(self._port.asks)
+            self._served += 1
+            if self._served % BATCHES_A_TURN == 0:  # counted on: there may be something to read each time
+                await trio.lowlevel.checkpoint()
+        return False
+
+    def _take(self, later: Later, messages: Sequence[Message]) -> None:
+        """Hear an answer that was owed."""
+        self._owed.discard(later)
+        self._ready.extend(messages)
+        if not self._owed:
+            self._active_at = trio.current_time()
+            self._wait.deadline = self._deadline()[0]
+        if not self._sending:
+            self._sending = True
+            self._nursery.start_soon(self._send_beside)
+
+    async def _make_room(self, most: int) -> None:
+        """Send until fewer than `most` are ready, and no more than allowed are owed."""
+        while len(self._ready) >= most or len(self._ready) + len(self._owed) >= self._port.asks:
+            if self._sending or not self._ready:
+                if len(self._ready) + len(self._owed) < self._port.asks:
+                    return  # another task sends them
+                await self._sent.wait()
+            else:
+                await self._send()
+
+    async def _say_all(self) -> None:
+        """Wait until nothing is owed, and all is sent."""
+        while self._owed or self._ready or self._sending:
+            if self._ready and not self._sending:
+                await self._send()
+            else:
+                await self._sent.wait()
+
+    async def _send_beside(self) -> None:
+        try:
+            await self._send()
+        except trio.BrokenResourceError:
+            self._end(Ending.RESET)
+
+    async def _send(self) -> None:
+        """Send what is ready, until nothing is; end the connection when the peer does not take it in time."""
+        self._sending = True
+        try:
+            while self._ready:
+                out = self._pack()
+                if isinstance(self._stream, LeanStream):  # most are taken at once, and a deadline has its cost
+                    out = out[self._stream.send_some(out) :]
+                    if not out:
+                        continue
+                with trio.move_on_after(self._limits.send_s) as scope:
+                    await self._stream.send_all(out)
+                if scope.cancelled_caught:
+                    self._end(Ending.SEND_DEADLINE)
+                    await trio.lowlevel.checkpoint()
+        finally:
+            self._sending = False
+            self._sent.set()
+            self._sent = trio.Event()
+
+    def _pack(self) -> bytes:
+        """Return as much of what is ready as is sent at once."""
+        out, size = [], 0
+        while self._ready and size < FLUSH_BYTES:
+            answer = self._ready.popleft()
+            packed = answer if isinstance(answer, bytes) else encode_alone(answer)
+            out.append(packed)
+            size += len(packed)
+        return b"".join(out)
+
+    def _give_up(self) -> None:
+        owed, self._owed = self._owed, set()
+        for later in owed:
+            later.cancel()
+
+    def _end(self, how: Ending) -> None:
+        if self._ended is None:
+            self._ended = how
+        self._nursery.cancel_scope.cancel()

@@ -1,0 +1,106 @@
+"""A node with `[cache]`: alone it has no port for clients; what is asked at its port, over real sockets."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import structlog
+import trio
+
+from lambdamu.datapack import Decoder, encode_alone
+from lambdamu.messages import Message
+from master.cache.house import CacheHouse
+from master.config_file import ConfigError, load, parse
+from master.entrances import Entrance, open_sockets
+from master.node import Node
+from master.reload import compare
+from tests.master.cache.wire import question
+
+ALONE = '[cache]\nlisten = "127.0.0.1:0"\n'
+POOL = '[[backend]]\nhost = "127.0.0.1"\nport = 9\n[master]\nlisten = "127.0.0.1:0"\n'
+
+
+@pytest.mark.parametrize(("more", "entrances"), [("", {"cache"}), (POOL, {"cache", "clients"})])
+async def test_a_node_serves_the_cache_alone_or_beside_a_pool(more: str, entrances: set[str]) -> None:
+    config = parse(ALONE + more)
+    log = structlog.wrap_logger(None, processors=[structlog.testing.LogCapture()])
+    node = Node(config, rng=random.Random(1), log=log)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            addresses = await nursery.start(node.run, open_sockets(config))
+            assert {str(each) for each in addresses} == entrances
+            (address,) = addresses[Entrance.CACHE]
+            async with await trio.open_tcp_stream(address.host, address.port) as stream:
+                await stream.send_all(encode_alone(question("Session.Create", {"Client": "c"})))
+                (batch,) = Decoder().feed(bytes(await stream.receive_some()))
+                assert len(batch[0].data["Session"]) == 22
+                await stream.send_all(encode_alone(Message("Master", "Event", "DoSendServer", None, {"Request": "r"})))
+                (batch,) = Decoder().feed(bytes(await stream.receive_some()))
+                assert batch[0].data["Code"] == "UnknownObject"
+            node.stop()
+            await node.finished.wait()
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            '[cache]\nlisten = "0.0.0.0:7100"',
+            "secret_file: is missing, and so is client_certificates, and other machines",
+        ),
+        ("[cache]\nclient_certificates = true", "client_certificates: needs tls = true"),
+        ("[cache]\ntls = true", "certificate: is missing, and [cache] tls needs it"),
+        ('[cache]\nupstream = ["h"]', "upstream: "),
+        ('[cache]\nupstream = ["h:1", "h:1"]', 'upstream: holds "h:1" more than once'),
+        ("[cache]\nwarm = 5", "must be an array of tables, each under [[cache.warm]]"),
+        ("[[cache.warm]]", "type: is missing"),
+        ("[cache]\nwarn = []", "warn: is not known; did you mean warm?"),
+        (2 * '[[cache.warm]]\ntype = 1\nobject = "o"\nname = "n"\n', "type: 1 is the type of [[cache.warm]] 1 already"),
+        ('[[cache.warm]]\ntype=1\nobject="o"\nname="n"\nrefresh_s=200', "refresh_s + refresh_s: must not exceed ttl_s"),
+        ('[master]\nlisten = "127.0.0.1:7100"\n[cache]', "listen: is the same place as that of [master]"),
+    ],
+)
+def test_what_cannot_be_is_told_by_name(text: str, line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    assert line in str(caught.value)
+
+
+def test_the_secret_comes_from_a_file_of_one_line(tmp_path: Path) -> None:
+    (tmp_path / "f.toml").write_text('[cache]\nlisten = "0.0.0.0:0"\nsecret_file = "secret"\n')
+    with pytest.raises(ConfigError, match="secret_file"):
+        load(tmp_path / "f.toml")
+    (tmp_path / "secret").write_text("open sesame\n")
+    config = load(tmp_path / "f.toml")
+    assert config.cache is not None
+    assert config.cache.secret_file == str(tmp_path / "secret")
+    assert "sesame" not in repr(config)
+
+
+def test_nothing_of_the_cache_changes_without_a_restart() -> None:
+    warm = '[[cache.warm]]\ntype = 1\nobject = "o"\nname = "n"\n'
+    old, new = (
+        parse(ALONE + warm),
+        parse("[cache]\nasks = 5\n" + warm + "ttl_s = 60\n" + warm.replace("= 1", "= 2") + POOL),
+    )
+    difference = compare(old, new)
+    assert difference.config.cache == old.cache
+    assert difference.config.alone
+    text = "\n".join(difference.lines())
+    for line in (
+        "! [cache]: asks: 1000 -> 5 (needs a restart)",
+        "! [cache]: warm: [1] -> [1, 2] (needs a restart)",
+        "! [[cache.warm]] 1: ttl_s: 300 -> 60 (needs a restart)",
+        "! [master]: there is one now (needs a restart)",
+    ):
+        assert line in text
+
+
+def test_types_that_ask_the_same_of_the_upstream_share_its_workers() -> None:
+    warm = '[[cache.warm]]\nobject = "o"\nname = "n"\n'
+    config = parse(f"[cache]\nupstream = ['127.0.0.1:9']\n{warm}type = 1\nworkers = 3\n{warm}type = 2\nworkers = 4")
+    assert config.cache is not None
+    house = CacheHouse(config.cache, config.limits, random.Random(1))
+    assert house.broker.core.policy.per_kind == {"o.n": 4}
