@@ -134,7 +134,7 @@ class SqliteCache:
                 with suppress(FileNotFoundError):
                     os.replace(f"{self._file}-wal", f"{self._file}.spoilt-wal")
                 return StoreError(f"{self._file}: {exc}; it is {self._file}.spoilt now")
-        return StoreError(f"{self._file}: {exc}")
+        return StoreError(f"{self._file}: {exc}{_state_of_disk(self._file)}")
 
     def _load_by_copy(self, read: Callable[[sqlite3.Connection], T]) -> T:
         with tempfile.TemporaryDirectory(dir=_memory_directory()) as directory:
@@ -204,6 +204,17 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _state_of_disk(file: str) -> str:
+    """Return why a disk takes nothing, where it says so: SQLite often calls it an I/O error."""
+    try:
+        found = os.statvfs(os.path.dirname(file) or ".")
+    except OSError:
+        return ""
+    if found.f_flag & os.ST_RDONLY:
+        return " (the disk is read-only)"
+    return " (the disk is full)" if found.f_bavail == 0 else ""
 
 
 def _is_ours(file: str) -> bool:
