@@ -1,7 +1,7 @@
 """Times the store of the cache with its keeper beside it; run by the interpreter under test, with the file to keep.
 
 Sessions of 100 bytes are put and read, in slices between which the loop turns, as a port does it. Prints {figure:
-value}: pairs of put and get a second of wall time, and of CPU, threads included; the longest slice; what the keeper did.
+value}: pairs a second of wall time, and of CPU, threads included; the longest slice; what the keeper did.
 """
 
 from __future__ import annotations
