@@ -1,4 +1,4 @@
-"""Times the store of the cache with its keeper beside it; run by the interpreter under test, with the file to keep.
+"""Times the store of the cache with its keeper beside it; run as a module, with the file to keep and a rate.
 
 Sessions of 100 bytes are put and read, in slices between which the loop turns, as a port does it. Prints {figure:
 value}: pairs a second of wall time, and of CPU, threads included; the longest slice; what the keeper did.
@@ -31,11 +31,11 @@ _COMMIT_S: Final = 0.1
 
 
 def main() -> None:
-    print(json.dumps(trio.run(measure, sys.argv[1])), flush=True)
+    print(json.dumps(trio.run(measure, sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 0.0)), flush=True)
 
 
-async def measure(file: str) -> dict[str, float]:
-    """Return pairs a second over `_SESSIONS` sessions, whichever comes, after each was put once."""
+async def measure(file: str, rate: float) -> dict[str, float]:
+    """Return pairs a second over `_SESSIONS` sessions, after each was put once; no more than `rate`, if not 0."""
     store = CacheStore(StorePolicy(max_bytes=2**30))
     keeper = CacheKeeper(
         store,
@@ -55,13 +55,15 @@ async def measure(file: str) -> dict[str, float]:
             await trio.lowlevel.checkpoint()
         while keeper.unwritten:  # noqa: ASYNC110 - the keeper tells nobody
             await trio.sleep(_COMMIT_S)
-        figures = await _run(store, keeper, names, rng)
+        figures = await _run(store, keeper, names, rng, rate)
         nursery.cancel_scope.cancel()
     await keeper.finish()
     return figures
 
 
-async def _run(store: CacheStore, keeper: CacheKeeper, names: list[str], rng: random.Random) -> dict[str, float]:
+async def _run(
+    store: CacheStore, keeper: CacheKeeper, names: list[str], rng: random.Random, rate: float
+) -> dict[str, float]:
     pairs, longest_s, most_unwritten, commits = 0, 0.0, 0, keeper.commits
     began, cpu = time.perf_counter(), _cpu_s()
     end = began + _SECONDS
@@ -70,7 +72,10 @@ async def _run(store: CacheStore, keeper: CacheKeeper, names: list[str], rng: ra
         longest_s = max(longest_s, time.perf_counter() - at)
         pairs += _SLICE
         most_unwritten = max(most_unwritten, keeper.unwritten)
-        await trio.lowlevel.checkpoint()
+        if rate:
+            await trio.sleep(max(began + pairs / rate - time.perf_counter(), 0.0))
+        else:
+            await trio.lowlevel.checkpoint()
     took_s, cpu_s = time.perf_counter() - began, _cpu_s() - cpu
     return {
         "pairs_per_s": pairs / took_s,
