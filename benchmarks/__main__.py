@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 
 from benchmarks.asks import KEPT, SHORT
+from benchmarks.crowd import CROWD
 from benchmarks.figures import Sample
 from benchmarks.flood import FLOOD
 from benchmarks.gateway import GATEWAY
@@ -28,7 +29,7 @@ from benchmarks.stage import Stage
 from benchmarks.tls import TLS
 from benchmarks.workshop import CannotMeasureError, Tools, make_tools
 
-_EACH: Final = (SHORT, KEPT, IDLE, PROBES, POOL, QUEUE, MIXED, OPERATORS, GATEWAY, TLS, FLOOD)
+_EACH: Final = (SHORT, KEPT, IDLE, PROBES, POOL, QUEUE, MIXED, OPERATORS, GATEWAY, TLS, FLOOD, CROWD)
 ALL: Final = {benchmark.name: benchmark for benchmark in _EACH}
 
 
@@ -47,7 +48,7 @@ ALL: Final = {benchmark.name: benchmark for benchmark in _EACH}
 def main(names: tuple[str, ...], rounds: int, seconds: float, python: str, json_wanted: bool) -> None:
     """Measure ours beside HAProxy, nginx and a bare C loop.
 
-    NAME: short, kept, idle, probes, pool, queue, mixed, operators, gateway, tls, flood; all of them without one.
+    NAME: short, kept, idle, probes, pool, queue, mixed, operators, gateway, tls, flood, crowd; all of them without one.
     """
     chosen = [ALL[name] for name in dict.fromkeys(names or ALL)]
     try:

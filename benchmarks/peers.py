@@ -94,6 +94,8 @@ class Ours:
     name: str = "ours"
     text: str = ""
     """More of the configuration."""
+    backend: str = ""
+    """More of each backend."""
 
     def missing(self) -> str | None:
         return None
@@ -101,15 +103,15 @@ class Ours:
     def start(self, stage: Stage) -> Server:
         port = free_port()
         config = stage.folder / f"pool-{port}.toml"
-        config.write_text(_master_config(port, self.mode, self.backends) + self.text)
+        config.write_text(_master_config(port, self.mode, self.backends, self.backend) + self.text)
         command = (stage.tools.python, "-m", "master", "master", "--config", config)
         running = stage.start("ours", command, stage.cores.server)
         wait_for_events(running, "backend_up", len(self.backends), START_S)
         return Server(running, port, "msgpack")
 
 
-def _master_config(port: int, mode: str, backends: Iterable[Endpoint]) -> str:
-    entries = "".join(f'[[backend]]\nhost = "{host}"\nport = {at}\n' for host, at in backends)
+def _master_config(port: int, mode: str, backends: Iterable[Endpoint], more: str) -> str:
+    entries = "".join(f'[[backend]]\nhost = "{host}"\nport = {at}\n{more}' for host, at in backends)
     return f'[master]\nlisten = "127.0.0.1:{port}"\n[probe]\nmode = "{mode}"\ninterval_s = 1\n{entries}'
 
 

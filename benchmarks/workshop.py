@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 """The checkout: the code under test."""
 
 _SOURCES: Final = Path(__file__).resolve().parent
-_PROGRAMS: Final = ("load", "slow", "fakes", "bare", "rubbish")
+_PROGRAMS: Final = ("load", "slow", "fakes", "bare", "rubbish", "crowd")
 _NEEDED: Final = ("taskset", "setpriv")
 _COMPILE_S: Final = 120.0
 _INSTALL_S: Final = 600.0
@@ -40,6 +40,7 @@ class Tools:
     fakes: Path
     bare: Path
     rubbish: Path
+    crowd: Path
     python: Path
     packages: str
     """The versions of what ours stands on."""

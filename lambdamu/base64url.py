@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+from typing import Final
+
+_TO_URL: Final = bytes.maketrans(b"+/", b"-_")
 
 
 def to_base64url(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+    return binascii.b2a_base64(data, newline=False).translate(_TO_URL, b"=").decode()
 
 
 def from_base64url(text: str) -> bytes | None:

@@ -185,59 +185,54 @@ class _Scan:
         self._open: list[int] = []
         """The same for the containers around it."""
 
-    def find_end(self, buffer: bytearray) -> int | None:
+    def find_end(self, buffer: bytearray) -> int | None:  # noqa: C901 - a call for each element takes twice the time
         """Return where the value ends in `buffer`, or None when more bytes are needed; raise on what is not allowed."""
-        size = len(buffer)
-        while self._left or self._open:
-            if not self._left:
-                self._left = self._open.pop()
+        size, at, left, around, most = len(buffer), self._at, self._left, self._open, self._limits.batch_bytes
+        while left or around:
+            if not left:
+                left = around.pop()
                 continue
-            if self._at >= size:
-                return None
-            if not self._step(buffer, size):
-                return None
-        return self._at
+            if at >= size:
+                break
+            kind, head_bytes, length_bytes, length = _ROWS[buffer[at]]
+            if kind == _INVALID:
+                raise RemoteProtocolError(Code.NOT_MESSAGE_PACK, "the byte c1 begins no MessagePack value")
+            if length_bytes:
+                if at + 1 + length_bytes > size:
+                    break
+                length = int.from_bytes(buffer[at + 1 : at + 1 + length_bytes], "big")
+            end = at + head_bytes
+            if kind >= _ARRAY:
+                left = self._enter(length, 1 if kind == _ARRAY else 2, end, left)
+                at = end
+                continue
+            if kind == _TEXT:
+                end += length
+            if end > most:
+                self._check_size(end)
+            if end > size:
+                break
+            if head_bytes == 1 and left > 1:
+                run = _ONE_BYTE_ELEMENTS.match(buffer, at, min(at + left, most))
+                if run is not None:
+                    end = run.end()
+                    left -= end - at - 1
+            left -= 1
+            at = end
+        self._at, self._left = at, left
+        return None if left or around else at
 
-    def _step(self, buffer: bytearray, size: int) -> bool:
-        """Pass over one element or a run of small ones; return False when its bytes are not all there yet."""
-        at = self._at
-        kind, head_bytes, length_bytes, length = _ROWS[buffer[at]]
-        if kind == _INVALID:
-            raise RemoteProtocolError(Code.NOT_MESSAGE_PACK, "the byte c1 begins no MessagePack value")
-        if length_bytes:
-            if at + 1 + length_bytes > size:
-                return False
-            length = int.from_bytes(buffer[at + 1 : at + 1 + length_bytes], "big")
-        end = at + head_bytes
-        if kind >= _ARRAY:
-            return self._enter(length, 1 if kind == _ARRAY else 2, end)
-        if kind == _TEXT:
-            end += length
-        self._check_size(end)
-        if end > size:
-            return False
-        if head_bytes == 1 and self._left > 1:
-            run = _ONE_BYTE_ELEMENTS.match(buffer, at, min(at + self._left, self._limits.batch_bytes))
-            if run is not None:
-                end = run.end()
-                self._left -= end - at - 1
-        self._left -= 1
-        self._at = end
-        return True
-
-    def _enter(self, length: int, elements_each: int, end: int) -> bool:
+    def _enter(self, length: int, elements_each: int, end: int, left: int) -> int:
+        """Open a container, the first of `left` elements; return how many come in it."""
         if not self._open and length > self._limits.batch_messages:
             raise RemoteProtocolError(Code.LIMIT, f"a batch has more than {self._limits.batch_messages} messages")
         elements = length * elements_each
         # Each element takes a byte at least, so what cannot fit is refused before it is sent.
         self._check_size(end + elements)
-        self._left -= 1
-        self._open.append(self._left)
+        self._open.append(left - 1)
         if len(self._open) > self._limits.nesting:
             raise RemoteProtocolError(Code.LIMIT, f"values are nested deeper than {self._limits.nesting}")
-        self._left = elements
-        self._at = end
-        return True
+        return elements
 
     def _check_size(self, end: int) -> None:
         if end > self._limits.batch_bytes:

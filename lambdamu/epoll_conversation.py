@@ -23,6 +23,7 @@ from lambdamu.errors import RemoteProtocolError
 from lambdamu.objects import Farewell, Later, Peer, Quick
 from lambdamu.port import (
     BATCHES_A_TURN,
+    BATCHES_OF_ALL,
     FLUSH_BYTES,
     LINGER_BYTES,
     READ_BYTES,
@@ -169,7 +170,7 @@ class Conversations(Port):
     def _work(self, connection: Connection) -> None:
         """Answer batches until none is whole, an answer is owed, the peer does not keep up, or others have a turn."""
         gathered: list[bytes] = []
-        for _ in range(BATCHES_A_TURN):
+        for _ in range(BATCHES_A_TURN if self._replied < BATCHES_OF_ALL else 2):
             if connection.rest is None and not self._take_batch(connection, gathered):
                 return
             if not self._answer(connection, gathered):

@@ -98,13 +98,7 @@ class EpollServer(Conversations):
         """Work for a slice of time at most, and end those whose time is over."""
         self._now = trio.current_time()
         end = time.perf_counter() + _SLICE_S
-        ready, self._ready = self._ready, []
-        for connection in ready:
-            connection.queued = False
-            if connection.fd >= 0:
-                self._go_on(connection)
-        if ready:
-            self._tell_replied(trio.current_time())
+        self._go_on_with_ready(end)
         find, read = self._all.get, self._read
         while events := self._epoll.poll(0, _EVENTS):
             for fd, event in events:
@@ -124,6 +118,18 @@ class EpollServer(Conversations):
             self._now = now
         self._end_turn()
         self._sweep()
+
+    def _go_on_with_ready(self, end: float) -> None:
+        """Go on with those who have more to be answered; when time is up, the rest come first in the next turn."""
+        ready, self._ready = self._ready, []
+        for count, connection in enumerate(ready, 1):
+            connection.queued = False
+            if connection.fd >= 0:
+                self._go_on(connection)
+            self._tell_replied(trio.current_time())
+            if time.perf_counter() >= end:
+                self._ready = ready[count:] + self._ready
+                break
 
     def _more_to_do(self) -> bool:
         """Whether there is work that the kernel does not tell of."""

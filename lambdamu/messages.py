@@ -192,7 +192,7 @@ def as_array(value: Any) -> Sequence[Any] | None:
 def as_map(value: Any) -> Mapping[Any, Any] | None:
     """Return `value` as a map with its texts as str keys, also when it is an empty array; None when it is neither."""
     if isinstance(value, dict):
-        if any(type(key) is bytes for key in value):
+        if bytes in map(type, value):
             return {_text_or_same(key): item for key, item in value.items()}
         return value
     if value == [] and isinstance(value, list):

@@ -22,6 +22,9 @@ FLUSH_BYTES: Final = 65536
 """Answers to pipelined batches gather up to this size before they are sent."""
 BATCHES_A_TURN: Final = 16
 """After so many batches of one connection others get their turn."""
+BATCHES_OF_ALL: Final = 32
+"""After so many batches between two looks at the time the others get two each, and whoever had no more than one is
+done with: some questions take 0.1 ms."""
 ACCEPTS_A_TURN: Final = 64
 ACCEPTS_AT_STOP: Final = 4096
 """Those whom the kernel has let in before a stop are let in still, so many at most: others go on coming."""

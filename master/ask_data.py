@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from typing import Any, Final
 
 from lambdamu.messages import as_array, as_map, as_text
+from lambdamu.objects import unmapped
 
 _TEXT_KEYS: Final = {"Client": 128, "Device": 128, "Zone": 128, "Queue": 128, "Ticket": 200, "Pass": 512}
 """The texts a client may send with its ask, and the most bytes of each."""
 _BOOL_KEYS: Final = ("Away", "Leave")
+_MOST_FAILED: Final = 64
+"""So many failed places are looked at, the last: a batch of thousands would keep everybody else waiting."""
 _EXTRAS: Final = frozenset({"Name", "Alternates", "TTL", "Turn"})
 
 
@@ -25,16 +29,28 @@ def read_ask(data: Any) -> dict[str, Any]:
     given = as_map(data)
     if given is None:
         raise BadDataError("Data must be a map")
-    known: dict[str, Any] = {
-        key: _text(given[key], key, limit) for key, limit in _TEXT_KEYS.items() if given.get(key) is not None
-    }
+    known: dict[str, Any] = {}
+    for key, limit in _TEXT_KEYS.items():
+        value = given.get(key)
+        if value is not None:
+            # What is ASCII has as many bytes as characters.
+            plain = type(value) is str and value.isascii() and len(value) <= limit
+            known[key] = value if plain else _text(value, key, limit)
     for key in _BOOL_KEYS:
         if given.get(key) is not None:
             known[key] = _bool(given[key], key)
     known["Want"] = _wants(given.get("Want"))
     if given.get("Failed") is not None:
-        known["Failed"] = _failures(given["Failed"])
+        known["Failed"] = _failures(given["Failed"])[-_MOST_FAILED:]
     return known
+
+
+def spelled(ip: str) -> str:
+    """Return an address as it is told to clients. What is no address was told to nobody, and so is nobody's."""
+    try:
+        return unmapped(str(ipaddress.ip_address(ip)))
+    except ValueError:
+        return ""
 
 
 def _text(value: Any, key: str, limit: int) -> str:

@@ -187,8 +187,7 @@ def _warn_of_queue(config: Config, queue: QueueConfig) -> Iterator[str]:
         yield "[queue] without [state] file: a restart forgets all places but those of clients that show their Ticket"
     if not queue.keys_file:
         yield "[queue] has no keys_file: no client gets a Turn"
-    if config.choice.masters > 1:
-        yield "each of several masters has a [queue] of its own: its order and per_minute hold at that one alone"
+    yield from _warn_of_other_masters(config.choice)
     if queue.per_minute == 0:
         yield "[queue] per_minute is 0: nobody is let in"
     if not any(fnmatchcase(DEFAULT, template.pattern) for template in queue.templates):
@@ -200,6 +199,13 @@ def _warn_of_queue(config: Config, queue: QueueConfig) -> Iterator[str]:
         before = next((each.pattern for each in queue.templates[:number] if _fits_all_of(each, template)), None)
         if before is not None:
             yield f"{entry} stands behind {quoted(before)}, which fits all that it fits: no queue is opened from it"
+
+
+def _warn_of_other_masters(choice: ChoiceConfig) -> Iterator[str]:
+    if choice.masters > 1:
+        yield "each of several masters has a [queue] of its own: its order and per_minute hold at that one alone"
+    if choice.panic is Panic.LAST_KNOWN:
+        yield "while no probe is answered [queue] lets nobody in, whatever [choice] panic says"
 
 
 def _fits_all_of(one: TemplatePolicy, other: TemplatePolicy) -> bool:

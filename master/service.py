@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,10 +21,10 @@ from lambdamu.messages import (
     Result,
     error,
 )
-from lambdamu.objects import Later, LMObject, Peer, Quick, Reply, unmapped
+from lambdamu.objects import Later, LMObject, Peer, Quick, Reply
 from master.access import Denied
 from master.answer_log import Answer, AnswerLog, hash_of, network_of_peer
-from master.ask_data import BadDataError, read_ask
+from master.ask_data import BadDataError, read_ask, spelled
 from master.core.backend import FAMILIES, Endpoint, Family
 from master.core.ejection import Verdict
 from master.core.pool import Ask, Assignment, Member, Pool, Refused
@@ -36,8 +35,6 @@ from master.waiting.desk import Desk, Outcome, Visit
 
 _ALTERNATES: Final = 2
 """How many other backends a client that wants them is told."""
-_MOST_FAILED: Final = 64
-"""So many failed places are looked at, the last: a batch of thousands would keep everybody else waiting."""
 _RIVALS: Final = 2
 """How many others the log of answers names beside the chosen one, with their loads."""
 _PLAIN: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -102,9 +99,11 @@ class Master(LMObject):
             )
         wants: frozenset[str] = data.get("Want", frozenset())
         client = hash_of(data["Client"]) if data.get("Client") else None
-        if client is not None:
-            self._hear(now, client, peer, data.get("Failed", []))
-        ask = Ask(peer.family, _ALTERNATES if "Alternates" in wants else 0, data.get("Zone", ""), client)
+        if client is not None and data.get("Failed"):
+            self._hear(now, client, peer, data["Failed"])
+        alternates = _ALTERNATES if "Alternates" in wants else 0
+        # The queue knows itself who asks again; whom it lets in once more needs one more place.
+        ask = Ask(peer.family, alternates, data.get("Zone", ""), client, anew=self.desk is not None)
         plain = message.data is None
         if self.desk is None:
             return self.send_server(now, ask, peer, wants, plain=plain)
@@ -158,9 +157,8 @@ class Master(LMObject):
 
     def _hear(self, now: float, client: str, peer: Peer, failures: list[tuple[str, int, str]]) -> None:
         """Take in where a client could not connect. A backend that is full, or refuses a Turn, works."""
-        newest = failures[-_MOST_FAILED:]
         for full in (False, True):
-            failed = [(_spelled(ip), port) for ip, port, why in newest if (why in BACKEND_WORKS) is full]
+            failed = [(spelled(ip), port) for ip, port, why in failures if (why in BACKEND_WORKS) is full]
             for name, verdict in self._pool.hear(now, self.rng, client, peer.host, failed, full=full):
                 self.observer.accused(name, verdict)
 
@@ -208,14 +206,6 @@ class Master(LMObject):
     def _answer(self, result: Result, data: Mapping[str, Any]) -> Sequence[Message]:
         self.observer.answered(result)
         return [Message(MASTER, Command.VALUE, SERVER, {"Result": result, "Data": data})]
-
-
-def _spelled(ip: str) -> str:
-    """Return an address as it is told to clients. What is no address was told to nobody, and so is nobody's."""
-    try:
-        return unmapped(str(ipaddress.ip_address(ip)))
-    except ValueError:
-        return ""
 
 
 class QuickAnswers:

@@ -86,13 +86,15 @@ OUTCOMES: Final = (
 class Ask:
     """What a client asked for: the family it came by, how many alternates it wants, the zone it is in, if any.
 
-    `client`: a hash of its id, if it gave one; with the same one it is sent to the same place again for a while.
+    `client`: a hash of its id, if it gave one; with the same one it is sent to the same place again for a while, unless
+    it is `anew`: then a place is reserved for this ask, too.
     """
 
     family: Family = 4
     alternates: int = 0
     zone: str = ""
     client: str | None = None
+    anew: bool = False
 
 
 @attrs.frozen

@@ -63,7 +63,7 @@ class Pool(Standing):
         expected = self._count_ask(now)
         if self.roll.closed is not None:
             return self._refuse(self.roll.closed)
-        again = self._again(now, ask.client)
+        again = None if ask.anew else self._again(now, ask.client)
         found = again or self._candidates.find_and_take(now, expected, rng, ask.zone)
         if found is None:
             return self._refuse(Reason.NO_CANDIDATE)

@@ -85,6 +85,12 @@ class Book:
             self._clients[ticket.client] = ticket
         return self._take_up(ticket)
 
+    def name(self, ticket: Ticket, client: bytes) -> None:
+        """Hear whose a ticket is that was given to somebody without an id."""
+        ticket.client = client
+        self._clients[client] = ticket
+        self._note(ticket.number)
+
     def turn(self, ticket: Ticket, stage: Stage) -> Ticket | None:
         """Change its stage, its times being set already; return one that had to be forgotten for it."""
         self._lay_down(ticket)
@@ -119,7 +125,8 @@ class Book:
         for number in changed:
             del self._changed[number]
         found = [(number, self._tickets.get(number)) for number in (*numbers, *changed)]
-        rows = [to_row(ticket) for _, ticket in found if ticket is not None]
+        # Who waits on his connection is gone with the process: his place would only stand in the way of the others.
+        rows = [to_row(ticket) for _, ticket in found if ticket is not None and not ticket.held]
         gone = [number for number, ticket in found if ticket is None]
         return Changes(rows, gone, unused if not (self._changed or self._rest) else None, anew)
 

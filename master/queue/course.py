@@ -149,7 +149,8 @@ class Course:
 
     def put_back(self, now: float, ticket: Ticket) -> None:
         """Let a called one wait again, where it waited."""
-        ticket.lease_until = max(ticket.lease_until, now + self.lease_s(ticket))
+        if not ticket.held:  # who does not poll waits no longer for that
+            ticket.lease_until = max(ticket.lease_until, now + self.lease_s(ticket))
         self.tally.put_back += 1
         self._turn(ticket, WAITING)
         self._stand(now, self.lines[ticket.queue], ticket)

@@ -68,8 +68,8 @@ class Estimates:
     def retry_after(self, now: float, rng: random.Random, ticket: Ticket, ahead: int) -> float:
         """Return when the client is to ask again, seconds, and keep a place for that poll."""
         _promise(ticket).polls += 1
-        wait = self._wait(ticket, ahead)
-        return self.calendar.retry_after_s(now, rng, ahead, None if wait is None else wait.mean_s, self._busy)
+        wait, kept_s = self._wait(ticket, ahead), ticket.polled_at + ticket.retry_after_s - now
+        return self.calendar.retry_after_s(now, rng, ahead, None if wait is None else wait.mean_s, self._busy, kept_s)
 
     def called(self, now: float, ticket: Ticket) -> None:
         """Hear of a call: who does not come for it was not kept waiting any longer."""
@@ -84,6 +84,7 @@ class Estimates:
         self._wait_ended(_promise(ticket).called_at, ticket, claimed=False)
 
     def left(self, now: float, ticket: Ticket) -> None:
+        self.calendar.give_back(now, ticket.polled_at + ticket.retry_after_s)
         self._wait_ended(now, ticket, claimed=False)
 
     def _wait(self, ticket: Ticket, ahead: int) -> Wait | None:

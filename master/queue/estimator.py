@@ -17,7 +17,7 @@ class Estimator(Protocol):
         """Return the mean and the 90 % point of the wait from now, seconds; None: unknown."""
 
     def retry_after(self, now: float, rng: random.Random, ticket: Ticket, ahead: int) -> float:
-        """Return when the client is to ask again, seconds, over 0 and jittered."""
+        """Return when to ask again, seconds, over 0 and jittered; the ticket says when that was before."""
 
     def called(self, now: float, ticket: Ticket) -> None: ...
 

@@ -94,7 +94,7 @@ class Line:
         resume, vip, plain = map(len, self._lanes)
         if ticket.lane is Lane.VIP:
             return resume + rank + min(plain, self._plain_before(rank))
-        return resume + rank + min(vip, self._vip_before(rank))
+        return resume + rank + (min(vip, self._vip_before(rank)) if vip else 0)
 
     @property
     def ahead_of_newcomer(self) -> int:

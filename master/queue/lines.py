@@ -14,7 +14,10 @@ DEFAULT: Final = "default"
 
 
 class Lines:
-    """At most `most` queues. One to which no ticket belongs any more makes room for another when there is need."""
+    """At most `most` queues, and `default`, which nobody shuts out by opening others.
+
+    One to which no ticket belongs any more makes room for another when there is need.
+    """
 
     def __init__(self, templates: tuple[TemplatePolicy, ...], most: int) -> None:
         self._templates = templates
@@ -57,7 +60,7 @@ class Lines:
         template = self._template(queue)
         if template is None:
             return QueueReason.NO_QUEUE
-        if len(self._lines) >= self._most and not self._close_one():
+        if len(self._lines) >= self._most and not self._close_one() and queue != DEFAULT:
             return QueueReason.FULL
         return self._put(Line(queue, template, now))
 

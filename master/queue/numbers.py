@@ -37,12 +37,14 @@ class Numbers:
 
     def __init__(self, blocks: Iterable[NumberBlock] = (), lost: Iterable[NumberBlock] = ()) -> None:
         self._blocks = deque(block for block in blocks if len(block))
+        self._next = self._end = 0
+        """Of the block that is being used."""
         self._lost: list[NumberBlock] = []
         self.lose(lost)
 
     def __len__(self) -> int:
         """How many can be given before another block is needed."""
-        return sum(map(len, self._blocks))
+        return self._end - self._next + sum(map(len, self._blocks))
 
     def add(self, block: NumberBlock) -> None:
         """Take on one more, which the store already has as reserved."""
@@ -56,16 +58,19 @@ class Numbers:
     @property
     def unused(self) -> tuple[NumberBlock, ...]:
         """What is left, and what earlier processes had left: after a crash these are the lost ones."""
-        return (*self._blocks, *self._lost)
+        used = NumberBlock(self._next, self._end)
+        return (*((used,) if len(used) else ()), *self._blocks, *self._lost)
 
     def take(self) -> int | None:
         """Return the next, None when all are used."""
-        if not self._blocks:
-            return None
-        block = self._blocks.popleft()
-        if len(block) > 1:
-            self._blocks.appendleft(NumberBlock(block.first + 1, block.end))
-        return block.first
+        if self._next >= self._end:
+            if not self._blocks:
+                return None
+            block = self._blocks.popleft()
+            self._next, self._end = block.first, block.end
+        number = self._next
+        self._next += 1
+        return number
 
     def find(self, number: int) -> bool:
         """Return whether a number was lost; it is found now, for good."""

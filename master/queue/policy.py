@@ -47,7 +47,7 @@ class TemplatePolicy:
 class QueuePolicy:
     """`text` goes to those who find it closed. `per_minute`: None: no such limit, 0: nobody.
 
-    `claimed_s`: for so long a client that was let in gets the same answer again. `max_tickets` bounds places, that is
+    `claimed_s`: for so long a client that was let in is remembered. `max_tickets` bounds places, that is
     those who wait or are called; as many again are remembered of those who have left or entered.
     """
 

@@ -27,6 +27,8 @@ _PART: Final = 0.25
 _LEAST_IDLE: Final = 0.1
 """A master that is busy all the time still has a tenth of its calendar, or nobody would ever claim."""
 _FAR_SHARE: Final = 0.75
+_EARLY_S: Final = 0.5
+"""Who comes so much before his time has come too soon."""
 
 
 @attrs.frozen
@@ -81,31 +83,51 @@ class Calendar:
         return len(self._taken)
 
     def retry_after_s(
-        self, now: float, rng: random.Random, ahead: int, mean_s: float | None = None, busy: float = 0.0
+        self,
+        now: float,
+        rng: random.Random,
+        ahead: int,
+        mean_s: float | None = None,
+        busy: float = 0.0,
+        kept_s: float = 0.0,
     ) -> float:
         """Return in how many seconds to poll, and keep a place for it.
 
         `ahead`: living tickets ahead. `mean_s`: the estimate. `busy`: how busy the master is, from 0 to 1: so much of
-        each second's places is not given away.
+        each second's places is not given away. `kept_s`: the place that it has, in seconds from now. Who comes before
+        his time keeps it unless there is a sooner one: or a single client that polls and polls would take them all.
         """
         at = now + desired_s(rng, ahead, mean_s, self.policy)
         near = ahead < _NEAR_AHEAD or (mean_s is not None and mean_s < _NEAR_S)
         idle = max(_LEAST_IDLE, 1.0 - min(1.0, max(0.0, busy)))
         places = max(1, math.floor(self.policy.max_polls_per_s * idle * (1.0 if near else _FAR_SHARE)))
         self._forget(math.floor(now))
-        second = self._take(math.floor(at), places, self._full[near])
+        second = self._find(math.floor(at), places, self._full[near])
+        if kept_s > _EARLY_S and now + kept_s <= max(at, second):
+            return kept_s
+        self._taken[second] = self._taken.get(second, 0) + 1
         return (at if second == math.floor(at) else second + rng.random()) - now
 
-    def _take(self, second: int, places: int, full: _Full) -> int:
+    def give_back(self, now: float, at: float) -> None:
+        """Hear that nobody will poll `at` a moment for which a place is kept, if that is still to come."""
+        second = math.floor(at)
+        if at > now and self._taken.get(second, 0):
+            self._taken[second] -= 1
+            for full in self._full.values():
+                full.discard(second)
+
+    def _find(self, second: int, places: int, full: _Full) -> int:
+        """Return the first second from that one on that has a place."""
         second = full.first_free(second)
         while self._taken.get(second, 0) >= places:
             full.add(second)
             second = full.first_free(second + 1)
-        self._taken[second] = self._taken.get(second, 0) + 1
         return second
 
     def _forget(self, now: int) -> None:
         """Forget the seconds that have passed."""
+        if now <= self._from:
+            return
         if now - self._from > len(self._taken):  # after a pause: by what there is, and not by what has passed
             passed = [second for second in self._taken if second < now]
         else:
@@ -114,4 +136,4 @@ class Calendar:
             self._taken.pop(second, None)
             for full in self._full.values():
                 full.discard(second)
-        self._from = max(self._from, now)
+        self._from = now

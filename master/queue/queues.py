@@ -96,6 +96,8 @@ class Queues:
             ticket = joined
         elif ticket.stage is MISSED:
             self._course.bring_back(now, ticket)
+        if ticket.client is None and ask.client is not None and ticket.stage is not CLAIMED:
+            self.book.name(ticket, ask.client)
         self._better(ticket, ask.lane)
         self._hurry(now, ticket)
         return self._answer(now, rng, ticket, ask)
@@ -137,6 +139,11 @@ class Queues:
             return False
         self._course.claim(now, ticket, grant)
         return True
+
+    def amend(self, ticket: Ticket, grant: str) -> None:
+        """Hear that one who was let in was told more than before."""
+        ticket.grant = grant
+        self.book.renewed(ticket)
 
     def put_back(self, now: float, rng: random.Random, number: int) -> Waiting | None:
         """Hear that there is no backend for a called client: it keeps its place, and nobody is called until the next
@@ -248,10 +255,11 @@ class Queues:
         """Tell one where it stands, and renew its lease."""
         ahead = self.lines[ticket.queue].ahead(ticket) if ticket.stage is WAITING else 0
         ticket.shown = ahead if ticket.shown is None else min(ticket.shown, ahead)
-        ticket.polled_at, ticket.away = now, away
-        ticket.retry_after_s = self._estimator.retry_after(now, rng, ticket, ahead)
-        if not ticket.held:
-            ticket.lease_until = now + self._course.lease_s(ticket)
+        if ticket.held:  # it is told nothing, and does not poll
+            return Waiting(ticket, ticket.shown, None, None, 0.0, self.reason)
+        retry_after_s = self._estimator.retry_after(now, rng, ticket, ahead)
+        ticket.polled_at, ticket.retry_after_s, ticket.away = now, retry_after_s, away
+        ticket.lease_until = now + self._course.lease_s(ticket)
         self.book.renewed(ticket)
         eta_s, eta90_s = self._estimator.eta(now, ticket, ahead)
         return Waiting(ticket, ticket.shown, eta_s, eta90_s, ticket.retry_after_s, self.reason)

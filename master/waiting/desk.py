@@ -13,10 +13,11 @@ from typing import Any, Final
 
 import attrs
 
-from lambdamu.messages import BACKEND_WORKS, TURN, QueueReason, Reason, Result
+from lambdamu.messages import TURN, QueueReason, Reason, Result
 from lambdamu.networks import Networks
 from lambdamu.passes import VIP
 from lambdamu.turns import NOBODY, backend_hash
+from master.ask_data import spelled
 from master.core.answers import Ask, Assignment, Refused, State
 from master.core.answers import Reason as PoolReason
 from master.core.pool import Pool
@@ -24,15 +25,17 @@ from master.queue.answers import Again, Closed, Denied, Go, QueueAsk, SignedPlac
 from master.queue.limits import Room
 from master.queue.lines import DEFAULT
 from master.queue.queues import Queues
-from master.queue.ticket import CALLED, CLAIMED, Lane, Ticket
+from master.queue.ticket import CALLED, CLAIMED, WAITING, Lane, Ticket
 from master.queue.ticket_text import SignedPlace as TicketPlace
 from master.queue.ticket_text import TicketText, queue_hash
 from master.told import AnswerPolicy, describe
 from master.waiting.grants import Grant
 from master.waiting.turns import Turns
 
-_DEAD: Final = frozenset({State.DOWN, State.LOST, State.STALE, State.EJECTED, State.MAINT, State.UNPROBED})
-"""A backend in one of these has lost its users."""
+_DEAD: Final = frozenset({State.DOWN, State.LOST, State.STALE, State.MAINT, State.UNPROBED})
+"""A backend in one of these has lost its users. One that is ejected is so by the word of clients, which is no proof."""
+_CLOSED: Final = frozenset({State.DRAIN, State.EJECTED})
+"""In one of these it has its users still, and gets no others."""
 _TEXTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         Reason.LEFT: "the client has left",
@@ -192,8 +195,8 @@ class Desk:
         """Tell those who were called, or have waited for long enough."""
         for ticket in self.queues.take_news():
             visit, tell = self._held.get(ticket.number, (None, None))
-            if visit is None or tell is None:
-                continue
+            if visit is None or tell is None or ticket.stage is WAITING:
+                continue  # it has gone, or was called twice since the last time and is back in its place
             if ticket.stage is not CALLED:
                 outcome: Outcome | None = self._no_server(self.queues.reason)
             else:
@@ -212,7 +215,9 @@ class Desk:
         assignment = self._pool.assign(now, self._rng, attrs.evolve(visit.ask, alternates=0) if turned else visit.ask)
         if isinstance(assignment, Refused):
             return None
-        grant = Grant(assignment.place.name)
+        grant = Grant(assignment.place.name, until=now + self._epoch_s + self.turns.turn_s)
+        if ticket.lane is Lane.RESUME:
+            self.turns.resumed(ticket.client)
         if turned:
             grant = self._sign(now, grant, ticket.client)
         self.queues.claim(now, ticket.number, grant.write())
@@ -232,10 +237,12 @@ class Desk:
         """Tell somebody the same as before; the address is that of now."""
         grant = Grant.read(text)
         assert grant is not None  # noqa: S101 - or it would have begun anew
+        if self._is_awaited(grant.name):
+            return self._no_server(QueueReason.NO_BACKEND)
         ticket = self.queues.known(now, ask)
         if TURN in visit.wants and grant.turn is None and ticket is not None:
             grant = self._sign(now, grant, ticket.client)
-            ticket.grant = grant.write()
+            self.queues.amend(ticket, grant.write())
         turn = grant.turn if TURN in visit.wants else None
         place = self._pool[grant.name].place(visit.ask.family)
         return self._ok(Assignment(place, (), PoolReason.AGAIN), visit, turn)
@@ -276,11 +283,13 @@ class Desk:
         """Return what is asked of the queue: by whom, with which place, in which lane."""
         data, client = visit.data, bytes.fromhex(visit.ask.client) if visit.ask.client else None
         shown: str = data.get("Ticket", "")
+        # Who is known by his id needs no ticket, and to read one takes a sixth of a poll.
+        known = self.queues.known(now, QueueAsk(client=client)) if client is not None else None
         ask = QueueAsk(
             queue=data.get("Queue", ""),
             client=client,
             network=self._networks.of(visit.host),
-            place=self._read_ticket(shown, data.get("Queue", ""), client) if shown else None,
+            place=self._read_ticket(shown, data.get("Queue", ""), client) if shown and known is None else None,
             lane=Lane.VIP if VIP in visit.rights else Lane.PLAIN,
             away=data.get("Away", False),
             leave=data.get("Leave", False),
@@ -288,7 +297,8 @@ class Desk:
         )
         if client is None and ask.place is None:
             return ask
-        known = self.queues.known(now, ask)
+        if ask.place is not None:
+            known = self.queues.known(now, ask)
         if known is None:
             resumes = shown and self.turns.shown(shown, client, lambda name: self._has_died(now, name))
             return attrs.evolve(ask, lane=Lane.RESUME) if resumes else ask
@@ -298,11 +308,22 @@ class Desk:
         """Judge what somebody who was let in may have: the same again, or a new place."""
         grant = Grant.read(known.grant)
         state = self._state(now, grant.name) if grant is not None else None
+        if grant is not None and self._is_awaited(grant.name):
+            return ask  # nobody knows yet what became of it while this master was not there
         if grant is None or state is None or state in _DEAD:
             return attrs.evolve(ask, lane=Lane.RESUME)
-        over = grant.turn is not None and now + self._epoch_s >= grant.until
-        refused = any(why in BACKEND_WORKS for _, _, why in visit.data.get("Failed", ()))
-        return attrs.evolve(ask, renew=over or refused or state is State.DRAIN)
+        # Its place went to somebody else long ago if it never came there: what it was told lets nobody in any more.
+        over = now + self._epoch_s >= grant.until
+        return attrs.evolve(ask, renew=over or self._failed(grant.name, visit) or state in _CLOSED)
+
+    def _failed(self, name: str, visit: Visit) -> bool:
+        """Whether it says that it could not use a backend; what it says of others is of an earlier ask."""
+        told = self._pool[name].told.values()
+        return any((spelled(ip), port) in told for ip, port, _ in visit.data.get("Failed", ()))
+
+    def _is_awaited(self, name: str) -> bool:
+        """Whether a backend was there at the start and has not been probed since."""
+        return name in self._names and self._pool[name].awaited
 
     def _state(self, now: float, name: str) -> State | None:
         """Return how a backend stands; None for one that is not configured any more."""
@@ -310,7 +331,7 @@ class Desk:
 
     def _has_died(self, now: float, name_hash: bytes) -> bool:
         name = self._by_hash.get(name_hash)
-        return name is None or self._state(now, name) in _DEAD
+        return name is None or (self._state(now, name) in _DEAD and not self._is_awaited(name))
 
     def _read_ticket(self, text: str, queue: str, client: bytes | None) -> SignedPlace | None:
         """Return the place that a text stands for, whoever remembers it; None where it is not this client's."""

@@ -9,7 +9,7 @@ import attrs
 
 @attrs.frozen
 class Grant:
-    """The backend `name`, and the Turn to it, if one was signed; `until`: Unix seconds, for how long that holds."""
+    """The backend `name`, and the Turn to it, if one was signed; `until`: Unix seconds, for how long either holds."""
 
     name: str
     turn: str | None = None

@@ -41,6 +41,7 @@ _RETRY_S: Final = 2.0
 _CALL_S: Final = 10.0
 _CALL_S_PER_ROW: Final = 1e-4
 """So long the store may take: ten times of what a slow disk does."""
+_REST_S: Final = 0.5
 _LOOK_S: Final = 0.5
 """How often it is looked whether numbers run out while the store is silent."""
 _LOG_S: Final = 600.0
@@ -142,9 +143,13 @@ class QueueKeeper:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_numbers)
             while True:
-                due = trio.current_time() + self._commit_s()
+                began = trio.current_time()
+                due = began + self._commit_s()
                 if await self._prepare() and await self._commit():
                     self._worked()
+                    # In a rush it shares the interpreter with those who join: half of the time at most is for it.
+                    now = trio.current_time()
+                    due = max(due, now + min(now - began, _REST_S))
                 else:
                     due = trio.current_time() + _RETRY_S
                 await trio.sleep_until(due)

@@ -258,7 +258,8 @@ class WaitingRoom:
     def _outlooks(self) -> dict[str, Outlook]:
         """Return how each queue stands, and what it is to get of what is planned."""
         lines = list(self.queues.lines)
-        if self.policy.mode in (Mode.HOLD, Mode.CLOSED):
+        open_ = self.survey.serving and self._pool.roll.closed is None
+        if self.policy.mode in (Mode.HOLD, Mode.CLOSED) or not open_:  # nobody knows when it will be otherwise
             return {line.queue: Outlook(len(line), 0.0) for line in lines}
         shares = sum(line.template.share for line in lines if len(line))
         steady = self._steady_per_s()

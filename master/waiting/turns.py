@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 RESUME_S: Final = 86400.0
 """So long after its end a Turn still tells that its holder was let in."""
+_MOST_RESUMED: Final = 262_144
+"""Of so many clients it is known that they came back so: some 150 bytes each."""
 
 
 @attrs.frozen(eq=False)
@@ -43,6 +46,8 @@ class Turns:
         self.numbers = TurnNumbers()
         self.signed = 0
         self._wall = wall
+        self._resumed: OrderedDict[bytes, int] = OrderedDict()
+        """Clients that were let in for the backend that they had lost, and when a Turn of that moment ends."""
 
     @property
     def can_sign(self) -> bool:
@@ -60,7 +65,18 @@ class Turns:
         if self.keys.signer is None or number is None:
             return None
         self.signed += 1
-        return self.keys.signer.sign(number, client or NOBODY, backend, math.ceil(self._wall() + self.turn_s))
+        return self.keys.signer.sign(number, client or NOBODY, backend, self._end())
+
+    def resumed(self, client: bytes | None) -> None:
+        """Hear that a client is let in for the backend that it has lost: no Turn of before proves anything any more.
+
+        Or it would come in before all others for a day, as often as it likes. It is said before the next one is signed.
+        """
+        if client is not None:
+            self._resumed.pop(client, None)
+            self._resumed[client] = self._end()
+            while len(self._resumed) > _MOST_RESUMED:
+                self._resumed.popitem(last=False)
 
     def shown(self, text: str, client: bytes | None, dead: Callable[[bytes], bool]) -> bool:
         """Whether a text is a Turn that we have given to this client, to a backend that is `dead`.
@@ -70,4 +86,9 @@ class Turns:
         turn = read_turn(text) if len(text) == CHARACTERS and client is not None else None
         if turn is None or turn.client != client or self._wall() > turn.expires + RESUME_S:
             return False
-        return dead(turn.backend) and is_signed(self.keys.verifiers, text)
+        used = turn.expires < self._resumed.get(turn.client, 0)
+        return not used and dead(turn.backend) and is_signed(self.keys.verifiers, text)
+
+    def _end(self) -> int:
+        """Return when a Turn of now ends, in Unix seconds."""
+        return math.ceil(self._wall() + self.turn_s)

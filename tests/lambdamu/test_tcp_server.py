@@ -25,7 +25,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from lambdamu.address import Address
 from lambdamu.datapack import encode
+from lambdamu.epoll_server import EpollServer
 from lambdamu.messages import Message
+from lambdamu.objects import LMObject, Peer, Reply
 from lambdamu.port import Ending
 from lambdamu.tcp_server import bound_addresses, open_listeners
 
@@ -581,3 +583,37 @@ def test_memory_stays_flat_when_peers_do_not_read(port_class: Any) -> None:
             sock.settimeout(30)
             received_all(sock)
         assert ask(bystander, get(1)) == 1
+
+
+class Slow(LMObject):
+    """A question takes it a real part of a millisecond."""
+
+    def __init__(self) -> None:
+        super().__init__("Slow", gettable={"Next": self._next})
+        self.answered = 0
+
+    def _next(self, message: Message, now: float, peer: Peer) -> Reply:
+        self.answered += 1
+        end = time.perf_counter() + 3e-4
+        while time.perf_counter() < end:
+            pass
+        return [Message("Slow", "Value", "Next")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the port of Linux")
+async def test_a_crowd_with_much_to_be_answered_lets_the_rest_of_the_program_run(make_port_of: MakePort) -> None:
+    port, slow = make_port_of(EpollServer), Slow()
+    port.desk.add(slow)
+    most = 0
+    async with port.listening() as address:
+        peers = [await port.connect(address) for _ in range(60)]
+        for peer in peers:  # those who have said nothing are not let in yet
+            await peer.send(get(1))
+            await peer.data()
+        for peer in peers:  # all at once, while the port does not run
+            os.write(peer.stream.socket.fileno(), encode([Message("Slow", "Get", "Next")]) * 40)
+        while slow.answered < 2400:
+            before = slow.answered
+            await trio.lowlevel.checkpoint()
+            most = max(most, slow.answered - before)
+    assert most < 400, "each of the sixty had sixteen answers in one turn"

@@ -91,3 +91,22 @@ def test_a_busy_master_is_asked_less_often() -> None:
         return max(estimates.retry_after(0.0, RNG, ticket(), 10**6) for _ in range(5000))
 
     assert last(0.9) > 3 * last(0.0)
+
+
+def test_who_polls_before_his_time_is_told_what_is_left_of_it() -> None:
+    estimates = Estimates(RNG, PollPolicy(max_polls_per_s=1))
+    for _ in range(100):
+        estimates.retry_after(0.0, RNG, ticket(), 10**6)
+    who = ticket()
+    who.retry_after_s = estimates.retry_after(0.0, RNG, who, 10**6)
+    assert who.retry_after_s > 100
+    assert estimates.retry_after(50.0, RNG, who, 10**6) == pytest.approx(who.retry_after_s - 50.0)
+
+
+def test_who_leaves_leaves_his_place_in_the_calendar_to_others() -> None:
+    estimates = Estimates(RNG, PollPolicy(max_polls_per_s=1))
+    for _ in range(1000):
+        who = ticket()
+        who.retry_after_s = estimates.retry_after(0.0, RNG, who, 10**6)
+        estimates.left(0.0, who)
+    assert max(estimates.retry_after(0.0, RNG, ticket(), 10**6) for _ in range(10)) < 45.0

@@ -75,6 +75,14 @@ def test_order_stages_and_leases_outlive_a_crash() -> None:
     assert other.line() == ["d"], "each has one lease to come again"
 
 
+def test_who_waits_on_his_connection_is_in_nobodys_way_after_a_crash() -> None:
+    desk, shelf = Desk(), Shelf()
+    desk.ask(None, held=True)
+    desk.join("a")
+    shelf.write(desk.queues.take_changes())
+    assert after_crash(desk, shelf).position("a") == 0
+
+
 def test_the_return_is_used_once_also_over_a_crash() -> None:
     desk, shelf = Desk(), Shelf()
     desk.join("a", "b")

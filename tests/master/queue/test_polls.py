@@ -98,3 +98,12 @@ def test_it_forgets_what_has_passed() -> None:
 def test_a_queue_in_which_nobody_may_poll_is_none(bad: float) -> None:
     with pytest.raises(ValueError, match="max_polls_per_s"):
         PollPolicy(max_polls_per_s=bad)
+
+
+def test_a_client_that_polls_and_polls_takes_hardly_a_place_from_the_others() -> None:
+    calendar, rng, kept_s = Calendar(PollPolicy(max_polls_per_s=100)), random.Random(1), 0.0
+    for poll in range(5_000):
+        kept_s = calendar.retry_after_s(poll / 1000, rng, 10**6, kept_s=kept_s - 0.001)
+        assert kept_s > 0
+    assert max(told(calendar, 5.0, 100)) <= 31.0
+    assert sum(calendar.retry_after_s(5.0, rng, 10**6, kept_s=1000.0) < 60 for _ in range(10)) == 10, "if it is sooner"

@@ -193,6 +193,20 @@ def test_who_was_let_in_gets_the_same_answer_and_others_with_the_ticket_are_deni
     assert desk.position("a", place=signed(ticket)) == 0, "by now it is a ticket like none"
 
 
+def test_a_ticket_without_a_client_belongs_to_the_first_who_shows_it_with_an_id() -> None:
+    desk = Desk()
+    waiting = desk.ask(None)
+    assert isinstance(waiting, Waiting)
+    assert desk.position("a", place=signed(waiting.ticket)) == 0
+    assert desk.position("b", place=signed(waiting.ticket)) == 1
+    desk.free = 1
+    desk.settle()
+    ticket = desk.enter("a")
+    assert ticket is waiting.ticket
+    assert desk.ask("a") == Again("place of a")
+    assert desk.ask(None, place=signed(ticket)) == Denied(QueueReason.USED)
+
+
 def test_a_ticket_without_a_client_lets_in_once() -> None:
     desk = Desk()
     waiting = desk.ask(None)
@@ -477,6 +491,16 @@ def test_a_plain_client_is_told_of_its_call_and_of_its_end() -> None:
     assert desk.queues.take_news() == [second.ticket]
     assert second.ticket.stage is Stage.GONE
     assert len(desk.queues.book) == 0, "nobody could ask again, so nothing is remembered"
+
+
+def test_a_plain_client_waits_no_longer_for_being_put_back() -> None:
+    desk = Desk(free=1, hold_plain_s=60.0)
+    waiting = desk.ask(None, held=True)
+    assert isinstance(waiting, Go)
+    for _ in range(61):
+        desk.queues.put_back(desk.now, desk.rng, waiting.ticket.number)
+        desk.after(1.0)
+    assert waiting.ticket.stage is Stage.GONE
 
 
 def test_a_plain_client_whose_connection_goes_leaves() -> None:

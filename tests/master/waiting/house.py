@@ -42,9 +42,12 @@ class Ears:
 
 
 class House:
-    """`capacities`: of each backend, by name b0, b1...; who is sent there stays until `users` is changed."""
+    """`capacities`: of each backend, by name b0, b1...; who is sent there stays until `users` is changed.
 
-    def __init__(self, *capacities: int | None, keys: Keys | None = KEYS, **config: Any) -> None:
+    `probed`: whether they have been probed since the start.
+    """
+
+    def __init__(self, *capacities: int | None, keys: Keys | None = KEYS, probed: bool = True, **config: Any) -> None:
         self.now = 1000.0
         self.wall_off_s = 0.0
         self.rng = random.Random(7)
@@ -66,7 +69,8 @@ class House:
         self.room.queues.numbers.add(NumberBlock(1, 1 << 40))
         self.room.turns.numbers.add(1, 1 << 40)
         self.master = Master(self.pool, AnswerPolicy(2.0, 2.0), self.rng, self.ears, None, None, self.room.desk)
-        self.tick()
+        if probed:
+            self.tick()
 
     def tick(self, seconds: float = 0.0) -> None:
         """Let time pass: each second all living backends report, and the room looks around."""
@@ -77,14 +81,18 @@ class House:
                     self.pool.record_report(
                         self.now, self.rng, name, count, self.now, ("10.0.0.1", 9000 + int(name[1:]))
                     )
-            survey = Survey(self.room.policy.target_load, self.room.asks_cpu)
-            for member in self.pool:
-                survey.add(member, self.now)
             self.room.look(self.now)
-            self.room.settle(self.now, survey)
+            self.settle()
             if self.now >= until:
                 return
             self.now = min(until, self.now + 1.0)
+
+    def settle(self) -> None:
+        """Look at all backends, and call whom there is room for."""
+        survey = Survey(self.room.policy.target_load, self.room.asks_cpu)
+        for member in self.pool:
+            survey.add(member, self.now)
+        self.room.settle(self.now, survey)
 
     def kill(self, name: str) -> None:
         self.dead.add(name)

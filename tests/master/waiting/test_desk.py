@@ -11,7 +11,11 @@ from lambdamu.datapack import Decoder
 from lambdamu.messages import Message
 from lambdamu.objects import Later
 from lambdamu.turns import Turn, TurnFault, client_hash
+from master.core.backend import Backend
+from master.queue.limits import Room
 from master.queue.policy import Mode, TemplatePolicy
+from master.service import Master
+from master.told import AnswerPolicy
 from master.waiting.orders import Order
 from tests.master.waiting.house import EPOCH_S, House, said
 
@@ -79,8 +83,11 @@ def test_who_was_let_in_and_asks_again_is_told_the_same() -> None:
 def test_a_turn_is_signed_for_who_comes_to_want_it_later_and_once() -> None:
     house = House(10)
     house.ask("ann")
+    house.room.queues.take_changes()
     turns = {house.ask("ann", Want=["Turn"])["Data"]["Turn"] for _ in range(3)}
     assert len(turns) == 1
+    [row] = house.room.queues.take_changes().rows
+    assert turns.pop() in (row.grant or ""), "nor is there a second one after a restart"
 
 
 @pytest.mark.parametrize("why", ["TurnExpired", "TurnUsed", "Full"])
@@ -103,12 +110,15 @@ def test_who_was_not_let_in_by_the_backend_stands_where_he_stood_once(why: str) 
     assert house.ask("ann", Failed=failed)["Data"]["Position"] == 1, "behind bob, the second time"
 
 
-def test_a_turn_that_is_over_gives_a_new_place_and_not_a_second_backend_slot() -> None:
+@pytest.mark.parametrize("want", [["Turn"], []])
+def test_an_answer_that_is_over_gives_a_new_place_and_not_a_second_backend_slot(want: list[str]) -> None:
     house = House(1, target_load=1.0, turn_s=10.0)
-    house.ask("ann", Want=["Turn"])
+    house.ask("ann", Want=want)
     house.tick(11)
     assert house.ask("bob")["Result"] == "OK", "ann never came"
     assert house.ask("ann", Want=["Turn"])["Result"] == "Wait"
+    house.tick(11)
+    assert house.ask("ann", Want=want)["Result"] == "OK", "nor did bob, and she stands before all others"
 
 
 @pytest.mark.parametrize("shown", ["ticket", "turn", "failed", "nothing"])
@@ -329,3 +339,183 @@ def test_between_a_death_and_the_next_look_at_the_room_nobody_is_let_in() -> Non
     assert quick(house.now, 4, ("192.0.2.9", 5)) is None
     house.tick(1)
     assert house.ask("ann")["Data"]["Reason"] == "FewerBackends"
+
+
+@pytest.mark.parametrize("way", ["leaves", "goes to another queue"])
+def test_each_turn_has_a_place_of_its_own(way: str) -> None:
+    house = House(10, target_load=1.0, templates=(TemplatePolicy("*"),))
+    turns: set[str] = set()
+    for number in range(30):
+        queue = f"q{number}" if way == "goes to another queue" else "default"
+        turns.add(house.ask("ann", Queue=queue, Want=["Turn"])["Data"].get("Turn", ""))
+        if way == "leaves":
+            house.ask("ann", Leave=True)
+        house.settle()
+    turns.discard("")
+    assert len(turns) == house.pool["b0"].users(house.now) == 10
+
+
+def test_who_cannot_reach_the_backend_is_not_sent_there_again_for_all_the_time_that_it_is_remembered() -> None:
+    house = House(10, 10)
+    first = house.ask("ann")["Data"]
+    failed = [{**first, "Why": "refused"}]
+    second = house.ask("ann", Failed=failed)["Data"]
+    assert second["Port"] != first["Port"]
+    assert house.ask("ann", Failed=failed)["Data"] == second, "the same ask once more"
+    assert house.room.queues.tally.claimed == 2
+
+
+def test_a_turn_leads_into_the_lane_of_those_whose_backend_has_died_once() -> None:
+    house = House(100, 100, 100, target_load=1.0)
+    first = house.ask("ann", Want=["Turn", "Name"])["Data"]
+    house.users = dict.fromkeys(house.users, 100)
+    house.kill(first["Name"])
+    house.tick(130)  # her ticket is forgotten
+    house.ask("bob")
+    assert house.ask("ann", Ticket=first["Turn"])["Data"]["Position"] == 0
+    house.users.update({name: 99 for name in house.users if name not in house.dead})
+    house.tick(1)
+    second = house.ask("ann", Want=["Turn", "Name"])["Data"]
+    house.ask("bob")
+    house.users = dict.fromkeys(house.users, 100)
+    house.kill(second["Name"])
+    house.tick(130)
+    house.ask("cid")
+    assert house.ask("ann", Ticket=first["Turn"])["Data"]["Position"] == 1, "she has come back for that one"
+    house.ask("ann", Leave=True)
+    assert house.ask("ann", Ticket=second["Turn"])["Data"]["Position"] == 0
+
+
+def test_who_opens_all_the_queues_there_may_be_shuts_nobody_out_who_names_none() -> None:
+    house = House(1000, templates=(TemplatePolicy("*"),), max_queues=5)
+    for number in range(10):
+        house.ask(f"c{number}", Queue=f"q{number}")
+    assert house.ask("dan", Queue="another")["Data"]["Reason"] == "Full"
+    assert house.ask("ann")["Result"] == "OK"
+    assert said(house.reply())["Result"] == "OK"
+
+
+def test_who_was_called_twice_between_two_looks_and_is_back_in_his_place_is_still_held() -> None:
+    house = House(1, target_load=1.0)
+    house.arrive(house.ask("ann"))
+    _, answers = house.plain()
+    for mode in (Mode.AUTO, Mode.HOLD, Mode.AUTO):
+        house.room.order(house.now, "", Order("ops", "test", 0.0, mode=mode))
+        house.room.queues.settle(house.now, Room(1))
+    house.tick()  # ann is there after all
+    assert not answers
+    house.users["b0"] = 0
+    house.tick(3)
+    assert [answer["Result"] for answer in answers] == ["OK"]
+    assert not house.room.queues.book.places
+
+
+def test_who_waits_on_his_connection_takes_no_place_from_those_who_poll() -> None:
+    house = House(0)
+    for _ in range(50):
+        house.plain()
+    assert not len(house.room.estimates.calendar)
+
+
+@pytest.mark.parametrize("died", [False, True])
+def test_who_was_let_in_before_a_restart_is_told_the_same_when_it_is_known_what_became_of_his_backend(
+    died: bool,
+) -> None:
+    before, house = House(10, 10), House(10, 10, probed=False)
+    first = before.ask("ann", Want=["Name", "Turn"])
+    house.room.queues.restore(house.now, before.room.queues.take_changes().rows, ())
+    house.settle()
+    assert house.ask("ann", Want=["Name", "Turn"])["Result"] == "NoServer"
+    if died:
+        house.dead.add(first["Data"]["Name"])
+        house.pool.record_failure(house.now, first["Data"]["Name"])
+    house.tick()
+    again = house.ask("ann", Want=["Name", "Turn"])
+    assert again["Result"] == "OK"
+    assert (again == first) is not died
+
+
+@pytest.mark.parametrize("client", ["ann", None])
+def test_a_ticket_that_is_shown_to_two_masters_of_one_queue_lets_in_once(client: str | None) -> None:
+    house = House(1, target_load=1.0)
+    house.arrive(house.ask("bob"))
+    ticket = house.ask(client)["Data"]["Ticket"]
+    house.users["b0"] = 0
+    house.tick(3)
+    another = Master(house.pool, AnswerPolicy(2.0, 2.0), house.rng, house.ears, None, None, house.room.desk)
+    first = house.ask(client, Ticket=ticket, Want=["Turn"])
+    assert first["Result"] == "OK"
+    house.master = another
+    second = house.ask(client, Ticket=ticket, Want=["Turn"])
+    used = {"Result": "Denied", "Data": {"Reason": "Used", "RetryAfter": None}}
+    assert second == (first if client else used)
+    assert house.ask(None, Ticket=ticket) == used
+    assert house.room.queues.tally.claimed == 2
+
+
+def test_who_hangs_up_at_the_moment_of_his_call_and_comes_again_has_one_place() -> None:
+    house = House(1, target_load=1.0)
+    house.arrive(house.ask("bob"))
+    first, answers = house.plain()
+    house.plain("198.51.100.1")
+    house.users["b0"] = 0
+    house.pool.record_report(house.now, house.rng, "b0", 0, house.now, ("10.0.0.1", 9000))
+    first.cancel()
+    house.plain()
+    house.tick(3)
+    assert not answers
+    assert house.room.queues.tally.claimed == 2
+    assert house.room.desk.held == house.room.queues.book.waiting == 1
+
+
+def test_all_who_wait_are_answered_when_the_pool_is_emptied_and_filled_again() -> None:
+    house = House(200, target_load=1.0)
+    house.kill("b0")
+    house.tick(1)
+    held = [house.plain(f"192.0.{number}.1")[1] for number in range(100)]
+    tickets = [house.ask(f"c{number}", host=f"198.51.{number}.1")["Data"]["Ticket"] for number in range(100)]
+    house.pool.change(house.now, [], frozenset())
+    house.room.desk.adopt_backends()
+    house.users.clear()
+    house.tick(2)
+    assert not any(held)
+    house.pool.change(house.now, [Backend("b1", capacity=200)], frozenset())
+    house.room.desk.adopt_backends()
+    house.users["b1"] = 0
+    house.tick(2)
+    assert {answer["Result"] for [answer] in held} == {"OK"}
+    assert {house.ask(f"c{number}", Ticket=ticket)["Result"] for number, ticket in enumerate(tickets)} == {"OK"}
+
+
+def test_while_no_backend_is_there_nobody_is_promised_anything_and_the_first_look_again_soon() -> None:
+    house = House(1, target_load=1.0)
+    first = house.rush()[0]
+    assert house.ask(first)["Data"]["ETA"] > 0
+    house.kill("b0")
+    house.tick(31)
+    wait = house.ask(first)["Data"]
+    assert (wait["ETA"], wait["ETA90"], wait["Reason"]) == (None, None, "NoBackend")
+    assert 1.0 <= wait["RetryAfter"] <= 2.0
+
+
+def test_a_backend_that_clients_complain_of_opens_no_lane() -> None:
+    house = House(1, 1, target_load=1.0)
+    told = house.ask("ann", Want=["Turn", "Name"])["Data"]
+    house.users = {"b0": 1, "b1": 1}
+    house.tick(5)
+    house.ask("cid")
+    house.pool.bar(house.now, told["Name"], house.now + 1000.0)
+    house.tick(6)
+    house.ask("cid")
+    assert house.ask("ann")["Data"]["Position"] == 0, "she is remembered, and stands where she stood"
+    house.tick(200)
+    house.ask("cid")
+    assert house.ask("ann", Ticket=told["Turn"])["Data"]["Position"] == 1
+
+
+def test_at_a_restart_nobody_is_taken_for_one_who_has_lost_his_backend() -> None:
+    house = House(1, target_load=1.0)
+    turn = house.ask("ann", Want=["Turn"])["Data"]["Turn"]
+    fresh = House(1, target_load=1.0, probed=False)
+    fresh.ask("bob")
+    assert fresh.ask("ann", Ticket=turn)["Data"]["Position"] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import hypothesis.strategies as st
@@ -32,6 +33,8 @@ class Desks(RuleBasedStateMachine):
         self.shown: dict[str, tuple[str, int]] = {}
         """The ticket and the place that each was shown last."""
         self.held: list[Later] = []
+        self.told_at: dict[str, float] = {}
+        """When each was let in last."""
 
     @rule(who=PEOPLE, turn=st.booleans(), with_ticket=st.booleans())
     def ask(self, who: str, turn: bool, with_ticket: bool) -> None:
@@ -147,6 +150,9 @@ class Desks(RuleBasedStateMachine):
             return True  # the same answer again
         self.inside.append((who, name))
         self.house.users[name] += 1
+        if who and self.house.now < self.told_at.get(who, -math.inf) + self.house.room.turns.turn_s:
+            return True  # he has been there, and uses the same answer again while it holds
+        self.told_at[who] = self.house.now
         living = [each for each in GOALS if each not in self.house.dead]
         assert sum(self.house.users[each] for each in living) <= sum(GOALS[each] for each in living)
         return True
