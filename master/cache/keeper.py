@@ -32,8 +32,9 @@ _PART: Final = 2_000
 """So many rows are taken out at once: 1 to 3 ms in which no client is heard."""
 _BACK: Final = 500
 """So many rows are put back at once."""
-_FENCES: Final = 2**32
-"""A process may give so many fences of which the file never hears, as when the disk is full."""
+_FENCES: Final = 2**16
+"""So many may be given of which the file has not heard yet. No more, so that they do not run ahead of the clock, by
+which they begin where the file is lost."""
 _RETRY_S: Final = 2.0
 """When a failure is tried again."""
 _CALL_S: Final = 10.0

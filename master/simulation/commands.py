@@ -27,6 +27,7 @@ Examples:
   lambdamu simulate capacity pool.toml --users 50000
   lambdamu simulate rush
   lambdamu simulate abandon --back 0.5
+  lambdamu simulate day --screens 5
 """
 Command = Callable[..., Any]
 Option = Callable[[Command], Command]
@@ -68,7 +69,7 @@ def _common(command: Command) -> Command:
 
 @click.group(epilog=_EPILOG)
 def simulate() -> None:
-    """Run the pool of a master in virtual time, and say in figures how well it chooses."""
+    """Run the pool, the queue or the cache in virtual time, and say in figures how well it does."""
 
 
 @simulate.command()
@@ -216,6 +217,35 @@ def rush(seed: int, as_json: bool) -> int:
     with _bar("rush") as tell:
         rushed = run_rush(RushSetting(), seed, tell)
     return _show(rushed.figures(), as_json=as_json)
+
+
+@simulate.command()
+@_whole("--people", 1000, 1, 100_000, "So many clients, with a device each.")
+@_number("--starts", 2.0, 0, 100, "Starts of the app by each in a day, in the mean.", above=True)
+@_number("--screens", 12.0, 1, 1000, "Screens of a login, in the mean.")
+@_number("--ttl", 900.0, 1, 86400, "Seconds for which data are good.")
+@_number("--refresh", 60.0, 0, 43200, "Seconds before that at which they are renewed.")
+@_number("--upstream", 0.2, 0, 60, "Seconds that a call of the upstream takes, in the median.", above=True)
+@click.option("--no-warm-up", is_flag=True, help="Nothing is fetched before a login.")
+@_seeded
+def day(**given: Any) -> int:
+    """The clients of a bank through a day: how often the upstream is called, and how long a first screen takes."""
+    from master.simulation.day import DaySetting, run_day  # noqa: PLC0415
+
+    if given["refresh"] > given["ttl"] / 2:
+        raise click.UsageError("--refresh must be at most half of --ttl")
+    setting = DaySetting(
+        people=given["people"],
+        starts=given["starts"],
+        screens=given["screens"],
+        ttl_s=given["ttl"],
+        refresh_s=given["refresh"],
+        upstream_s=given["upstream"],
+        warm_up=not given["no_warm_up"],
+    )
+    with _bar("day") as tell:
+        seen = run_day(setting, given["seed"], tell)
+    return _show(seen.figures(), as_json=given["as_json"])
 
 
 def _setting(given: dict[str, Any]) -> Setting:

@@ -42,6 +42,8 @@ _SETTINGS: Final = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
     "PRAGMA cache_size = -65536",  # KiB
+    # Pages: rows lie all over the file, so the rarer the log is carried over, the fewer pages are written twice.
+    "PRAGMA wal_autocheckpoint = 16384",
     "PRAGMA journal_size_limit = 67108864",
 )
 _LOAD: Final = """SELECT tab, key1, key2, key3, value, client, session, version, type, updated_at - ?, ttl_s, fence
@@ -134,7 +136,7 @@ class SqliteCache:
                 with suppress(FileNotFoundError):
                     os.replace(f"{self._file}-wal", f"{self._file}.spoilt-wal")
                 return StoreError(f"{self._file}: {exc}; it is {self._file}.spoilt now")
-        return StoreError(f"{self._file}: {exc}")
+        return StoreError(f"{self._file}: {exc}{_state_of_disk(self._file)}")
 
     def _load_by_copy(self, read: Callable[[sqlite3.Connection], T]) -> T:
         with tempfile.TemporaryDirectory(dir=_memory_directory()) as directory:
@@ -204,6 +206,17 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _state_of_disk(file: str) -> str:
+    """Return why a disk takes nothing, where it says so: SQLite often calls it an I/O error."""
+    try:
+        found = os.statvfs(os.path.dirname(file) or ".")
+    except OSError:
+        return ""
+    if found.f_flag & os.ST_RDONLY:
+        return " (the disk is read-only)"
+    return " (the disk is full)" if found.f_bavail == 0 else ""
 
 
 def _is_ours(file: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from lambdamu.testing import run_virtual
 from master.cache.broker import Broker
@@ -163,6 +163,15 @@ async def test_who_withdraws_hears_nothing_ever(after_s: float, autojump_clock: 
         await trio.sleep(20)
         assert not broker.settle(asks[2], "late")
     assert len(answers) == heard
+
+
+async def test_who_withdraws_hears_nothing_of_an_end_that_was_not_told_yet(autojump_clock: MockClock) -> None:
+    async with running() as broker:
+        ask = broker.park(1.0, pytest.fail)
+        autojump_clock.jump(2)
+        broker.submit("k", 0, 60.0, after(0.0), str)
+        assert not broker.withdraw(ask)
+        await trio.sleep(5)
 
 
 async def test_the_work_of_one_who_withdrew_goes_on_and_its_result_is_dropped(autojump_clock: object) -> None:

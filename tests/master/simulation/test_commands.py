@@ -64,6 +64,24 @@ def run(*arguments: str) -> Any:
                 "90_points_over_waits",
             ],
         ),
+        (
+            "day --people 10 --seed 2",
+            [
+                "logins",
+                "screens",
+                "asks",
+                "upstream_calls",
+                "upstream_calls_over_asks",
+                "upstream_failures",
+                "asks_not_served",
+                "first_screen_warm_p50_s",
+                "first_screen_warm_p95_s",
+                "first_screen_cold_p50_s",
+                "first_screen_cold_p95_s",
+                "most_upstream_calls_per_s",
+                "most_rows_kept",
+            ],
+        ),
         ("brooker --refresh 60 --policy two_choices --seed 1 --length 1000", ["mean_time"]),
     ],
 )
@@ -94,6 +112,12 @@ def test_a_faulty_pool_file_gets_its_faults_and_code_2(tmp_path: Path) -> None:
     result = run("capacity", str(file), "--users", "5")
     assert result.return_value == 2
     assert "policy: must be" in result.stderr
+
+
+def test_a_day_whose_data_are_renewed_all_the_time_is_refused() -> None:
+    result = CliRunner().invoke(cli, ["simulate", "day", "--ttl", "60", "--refresh", "31"])
+    assert result.exit_code == 2
+    assert "--refresh must be at most half of --ttl" in result.output
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from master.cache.rows import Changes, Key, Row, Table
@@ -66,7 +66,8 @@ def test_at_first_there_is_nothing(tmp_path: Path) -> None:
     assert opened(file_in(tmp_path)).load(0.0) == SavedCache([], 0)
 
 
-@given(commits=st.lists(st.lists(CHANGES, min_size=1, max_size=3), max_size=4))
+@settings(max_examples=30)  # each commit waits for the disk
+@given(commits=st.lists(st.lists(CHANGES, min_size=1, max_size=3), max_size=3))
 def test_what_was_written_outlives_the_process(
     commits: list[list[Changes]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -104,7 +105,7 @@ def test_a_commit_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
     cache = opened(file_in(tmp_path))
     put(cache, session("a"))
     with pytest.raises(StoreError):
-        put(cache, session("b"), session("c")._replace(value=object()))  # type: ignore[arg-type]
+        put(cache, session("b"), session("c")._replace(client=object()))  # type: ignore[arg-type]
     with pytest.raises((StoreError, OverflowError)):
         put(cache, session("b"), session("c", version=2**63))
     put(cache, session("d"))
@@ -323,7 +324,7 @@ def test_a_full_disk_is_an_error_and_all_is_there_when_it_has_room(disk: Disk) -
     put(cache, session("a"))
     disk.fill()
     for _ in range(2):
-        with pytest.raises(StoreError, match=r"full|I/O"):
+        with pytest.raises(StoreError, match="full"):
             put(cache, session("b", value=bytes(200_000)))
     disk.empty()
     put(cache, session("c"))
@@ -363,7 +364,7 @@ def test_a_disk_that_takes_no_writes_is_read_and_written_when_it_does(disk: Disk
     disk.remount("ro")
     cache = SqliteCache(str(file))
     assert cache.load(0.0).rows == [session("a")]
-    with pytest.raises(StoreError, match=r"read-?only|unable to open"):
+    with pytest.raises(StoreError, match=r"\(the disk is read-only\)$"):
         put(cache, session("b"))
     disk.remount("rw")
     put(cache, session("c"))
@@ -376,7 +377,7 @@ def test_a_disk_that_becomes_read_only_is_an_error(disk: Disk) -> None:
     put(cache, session("a"))
     cache.close()
     disk.remount("ro")
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match=r"\(the disk is read-only\)$"):
         put(cache, session("b"))
     disk.remount("rw")
     put(cache, session("c"))
