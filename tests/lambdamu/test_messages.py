@@ -117,8 +117,14 @@ def test_data_that_is_none_is_absent() -> None:
     assert Message.from_wire(WIRE, 256) == Message.from_wire(WIRE | {"Data": None}, 256) == Message("o", "Get", "n")
 
 
+def test_a_header_is_kept_as_it_came_and_goes_out_again() -> None:
+    message = Message.from_wire(WIRE | {"Header": {"Request": "r"}}, 256)
+    assert message == Message("o", "Get", "n", None, {"Request": "r"})
+    assert message.to_wire() == WIRE | {"Header": {"Request": "r"}}
+
+
 def test_the_order_of_the_keys_and_unknown_ones_do_not_matter() -> None:
-    assert Message.from_wire({"Header": {}, 1: 2, **dict(reversed(WIRE.items()))}, 256) == Message("o", "Get", "n")
+    assert Message.from_wire({"Trace": {}, 1: 2, **dict(reversed(WIRE.items()))}, 256) == Message("o", "Get", "n")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from master.cache.warm_types import Warm
 from tests.master.cache.wire import BATCH_BYTES, VALUE_BYTES, Caller, FakeWarm, make_service, port_of, question, raw
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def autojump_clock() -> trio.testing.MockClock:
     return trio.testing.MockClock(autojump_threshold=0)
 
@@ -41,7 +41,7 @@ async def session_of(caller: Caller, **data: Any) -> str:
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 65535, 65536, VALUE_BYTES])
-async def test_a_value_goes_in_and_comes_out_as_the_same_bytes(size: int) -> None:
+async def test_a_value_goes_in_and_comes_out_as_the_same_bytes(autojump_clock: object, size: int) -> None:
     value = random.Random(size).randbytes(size)
     async with port_of(make_service()) as (_, connect):
         caller = connect()
@@ -51,7 +51,7 @@ async def test_a_value_goes_in_and_comes_out_as_the_same_bytes(size: int) -> Non
         assert type(answer.data["Value"]) is bytes
 
 
-async def test_values_alone_are_bin_and_nothing_is_that_an_old_decoder_does_not_know() -> None:
+async def test_values_alone_are_bin_and_nothing_is_that_an_old_decoder_does_not_know(autojump_clock: object) -> None:
     async with port_of(make_service()) as (_, connect):
         caller = connect()
         session = await session_of(caller, Value=b"\xff" * 40)
@@ -67,7 +67,7 @@ async def test_values_alone_are_bin_and_nothing_is_that_an_old_decoder_does_not_
     assert b"\xd9" not in heard
 
 
-async def test_each_message_of_a_batch_is_answered_alone_in_any_order_and_once() -> None:
+async def test_each_message_of_a_batch_is_answered_alone_in_any_order_and_once(autojump_clock: object) -> None:
     warm = FakeWarm()
     async with port_of(make_service(warm)) as (_, connect):
         caller = connect()
@@ -95,7 +95,7 @@ async def test_each_message_of_a_batch_is_answered_alone_in_any_order_and_once()
         assert scope.cancelled_caught
 
 
-async def test_batches_and_data_may_be_maps_with_numbers_and_texts_raw_bytes() -> None:
+async def test_batches_and_data_may_be_maps_with_numbers_and_texts_raw_bytes(autojump_clock: object) -> None:
     async with port_of(make_service()) as (_, connect):
         caller = connect()
         asked = {"Object": b"Session", "Command": b"Event", "Name": b"Create"}
@@ -107,7 +107,7 @@ async def test_batches_and_data_may_be_maps_with_numbers_and_texts_raw_bytes() -
         assert (await caller.ask("Session.Get", {"Session": answer.data["Session"]})).data["Value"] == b"\xff"
 
 
-async def test_whole_or_byte_by_byte_the_answers_are_the_same() -> None:
+async def test_whole_or_byte_by_byte_the_answers_are_the_same(autojump_clock: object) -> None:
     asked = b"".join(
         encode_alone(question("Session.Create", {"Client": "c", "Value": b"v"}, f"r{i}")) for i in range(5)
     )
@@ -136,7 +136,9 @@ async def test_whole_or_byte_by_byte_the_answers_are_the_same() -> None:
         (raw([{}] * 65), "Limit"),
     ],
 )
-async def test_what_is_no_question_gets_an_error_and_the_connection_ends(data: bytes, code: str) -> None:
+async def test_what_is_no_question_gets_an_error_and_the_connection_ends(
+    autojump_clock: object, data: bytes, code: str
+) -> None:
     async with port_of(make_service()) as (_, connect):
         caller = connect()
         await caller.send(question("Session.Create", {"Client": "c"}))
@@ -150,7 +152,7 @@ async def test_what_is_no_question_gets_an_error_and_the_connection_ends(data: b
         assert await caller.hear() is None
 
 
-async def test_a_batch_of_a_mebibyte_is_taken_and_one_byte_more_is_not() -> None:
+async def test_a_batch_of_a_mebibyte_is_taken_and_one_byte_more_is_not(autojump_clock: object) -> None:
     async with port_of(make_service()) as (_, connect):
         for more in (0, 1):
             caller = connect()
@@ -168,7 +170,7 @@ async def test_a_batch_of_a_mebibyte_is_taken_and_one_byte_more_is_not() -> None
                 assert answer.header["Error"] == 5
 
 
-async def test_after_a_wrong_secret_or_none_the_connection_ends() -> None:
+async def test_after_a_wrong_secret_or_none_the_connection_ends(autojump_clock: object) -> None:
     async with port_of(make_service(guard=Guard("secret"))) as (_, connect):
         for message in (Message("Auth", "Set", "UserMail", "other"), question("Session.List", {"Client": "c"})):
             caller = connect()
@@ -185,7 +187,7 @@ async def test_after_a_wrong_secret_or_none_the_connection_ends() -> None:
         assert await session_of(caller)
 
 
-async def test_a_peer_that_half_closes_gets_what_it_is_owed() -> None:
+async def test_a_peer_that_half_closes_gets_what_it_is_owed(autojump_clock: object) -> None:
     warm = FakeWarm()
     async with port_of(make_service(warm)) as (_, connect):
         caller = connect()
@@ -200,7 +202,7 @@ async def test_a_peer_that_half_closes_gets_what_it_is_owed() -> None:
         assert await caller.hear() is None
 
 
-async def test_a_peer_that_is_gone_is_waited_for_no_more() -> None:
+async def test_a_peer_that_is_gone_is_waited_for_no_more(autojump_clock: object) -> None:
     warm = FakeWarm()
     async with port_of(make_service(warm)) as (port, connect):
         caller = connect()
@@ -215,7 +217,7 @@ async def test_a_peer_that_is_gone_is_waited_for_no_more() -> None:
             tell(Warm(b"late"))
 
 
-async def test_no_more_is_read_from_a_peer_that_is_owed_too_much() -> None:
+async def test_no_more_is_read_from_a_peer_that_is_owed_too_much(autojump_clock: object) -> None:
     warm = FakeWarm()
     async with port_of(make_service(warm), asks=10) as (_, connect):
         caller = connect()
@@ -234,7 +236,7 @@ async def test_no_more_is_read_from_a_peer_that_is_owed_too_much() -> None:
         assert heard == {f"r{i}" for i in range(30)}
 
 
-async def test_a_peer_that_does_not_read_is_read_no_further_and_ends() -> None:
+async def test_a_peer_that_does_not_read_is_read_no_further_and_ends(autojump_clock: object) -> None:
     observer = Endings()
     service = make_service()
     async with port_of(service, asks=50, send_s=5.0) as (port, connect):
@@ -250,7 +252,7 @@ async def test_a_peer_that_does_not_read_is_read_no_further_and_ends() -> None:
         assert service.answered["Session", "Get", ""] <= 100
 
 
-async def test_a_peer_that_does_not_read_while_it_is_owed_ends_too() -> None:
+async def test_a_peer_that_does_not_read_while_it_is_owed_ends_too(autojump_clock: object) -> None:
     observer, warm = Endings(), FakeWarm()
     async with port_of(make_service(warm), send_s=5.0) as (port, connect):
         port.observer = observer
@@ -264,7 +266,7 @@ async def test_a_peer_that_does_not_read_while_it_is_owed_ends_too() -> None:
         assert observer.how == [Ending.SEND_DEADLINE]
 
 
-async def test_a_silent_peer_ends_but_for_one_that_is_owed() -> None:
+async def test_a_silent_peer_ends_but_for_one_that_is_owed(autojump_clock: object) -> None:
     observer, warm = Endings(), FakeWarm()
     async with port_of(make_service(warm), idle_s=60.0) as (port, connect):
         port.observer = observer
@@ -281,7 +283,7 @@ async def test_a_silent_peer_ends_but_for_one_that_is_owed() -> None:
         assert observer.how == [Ending.IDLE]
 
 
-async def test_half_a_batch_is_waited_for_no_longer_than_allowed() -> None:
+async def test_half_a_batch_is_waited_for_no_longer_than_allowed(autojump_clock: object) -> None:
     observer = Endings()
     async with port_of(make_service(), message_s=5.0) as (port, connect):
         port.observer = observer
@@ -293,7 +295,7 @@ async def test_half_a_batch_is_waited_for_no_longer_than_allowed() -> None:
         assert observer.how == [Ending.MESSAGE_DEADLINE]
 
 
-async def test_at_a_stop_what_is_on_its_way_and_what_is_owed_is_answered() -> None:
+async def test_at_a_stop_what_is_on_its_way_and_what_is_owed_is_answered(autojump_clock: object) -> None:
     observer, warm = Endings(), FakeWarm()
     async with port_of(make_service(warm)) as (port, connect):
         port.observer = observer
@@ -317,7 +319,7 @@ async def test_at_a_stop_what_is_on_its_way_and_what_is_owed_is_answered() -> No
 
 
 @pytest.mark.parametrize("seed", range(40))
-async def test_whatever_bytes_come_the_others_are_served(seed: int) -> None:
+async def test_whatever_bytes_come_the_others_are_served(autojump_clock: object, seed: int) -> None:
     rng = random.Random(seed)
     good = [
         encode_alone(question("Session.Create", {"Client": "c", "Value": b"v"})),

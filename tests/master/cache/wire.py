@@ -21,7 +21,7 @@ from master.cache.service import CacheService, Guard
 from master.cache.store import CacheStore, StorePolicy
 from master.cache.warm_types import Answer
 
-PATIENCE_S = 60.0
+PATIENCE_S = 3000.0
 BATCH_BYTES = 2**20
 VALUE_BYTES = BATCH_BYTES - 4096
 PEER = Peer("127.0.0.1", 4)
