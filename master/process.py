@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import random
-import resource
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 import trio
@@ -24,8 +23,10 @@ from master.alerts.body import About
 from master.alerts.outbox import Outbox
 from master.alerts.webhook import Webhook
 from master.ask_samples import SampledAnswers
+from master.collector import spare_the_collector
 from master.config import Config
 from master.config_environment import variables
+from master.descriptors import fit_descriptors
 from master.entrances import Entrance, EntranceError, Sockets, open_sockets
 from master.keeper import Keeper
 from master.log import Sink
@@ -33,15 +34,13 @@ from master.node import Node
 from master.notify import ServiceManager
 from master.observer import Logger
 from master.operations import Operations
-from master.store import Store, open_store
+from master.store import SqliteCache, Store, open_store
 from master.tokens import TokensError, TokensFile
 from master.waiting.lasting import Lasting
 
 if TYPE_CHECKING:
     from master.web.run import Web
 
-_SPARE_DESCRIPTORS: Final = 16
-"""For what opens a file now and then: look-ups of names, the system's random numbers."""
 _SHOWN_VARIABLES: Final = 20
 """So many stand in the log."""
 _TO_END_S: Final = 10.0
@@ -51,9 +50,6 @@ _TO_RESTORE_S: Final = 600.0
 _EXIT_SHARE: Final = 0.1
 """Of `grace_s`, what the interpreter has to end in."""
 
-_CROWD_LOOK_S: Final = 1.0
-_CROWD: Final = 10_000
-"""So many tickets more, and the collector is spared them."""
 _ALERTS_S: Final = 0.3
 """What the last post may take; no more than what the interpreter has, either."""
 
@@ -97,12 +93,22 @@ def _build(config: Config, log: Logger, sink: Sink, path: str | None, manager: S
     node.metrics.watch_log(lambda: sink.dropped)
     store = open_store(config.state.file)
     keeper = Keeper(store, node, log)
-    lasting = _make_lasting(node, store, log)
+    lasting = [*_make_lasting(node, store, log), *_make_cache_keeper(node, log)]
     tokens_file = TokensFile(config.http.tokens_file if config.http.listen is not None else "")
     operations = Operations(node, keeper, log, path, environment=os.environ, tokens_file=tokens_file, fit=fit)
     web = _open_web(node, operations, tokens_file, config, log)
     process = _Process(node, operations, log, manager, web[0] if web is not None else None)
     return _House(config, sockets, web, keeper, lasting, _make_alerter(node, log), process)
+
+
+class Lasts(Protocol):
+    """Keeps something beyond the process."""
+
+    async def restore(self) -> None: ...
+
+    async def run(self) -> None: ...
+
+    async def finish(self) -> None: ...
 
 
 @attrs.frozen
@@ -113,7 +119,7 @@ class _House:
     sockets: Sockets
     web: tuple[Web, list[socket.socket]] | None
     keeper: Keeper
-    lasting: Lasting | None
+    lasting: Sequence[Lasts]
     alerter: Alerter
     process: _Process
 
@@ -122,26 +128,26 @@ class _House:
         process, log = self.process, self.process.log
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             await self.keeper.restore()
-            if self.lasting is not None:
+            for each in self.lasting:
                 process.manager.starting(_TO_RESTORE_S)
-                await self.lasting.restore()
+                await each.restore()
             async with trio.open_nursery() as nursery:
                 await self._open(nursery)
                 nursery.start_soon(process.obey, signals, nursery)
                 nursery.start_soon(self.keeper.run)
-                if self.lasting is not None:
-                    nursery.start_soon(self.lasting.run)
+                for each in self.lasting:
+                    nursery.start_soon(each.run)
                 nursery.start_soon(self.alerter.run)
                 nursery.start_soon(process.operations.watch)
                 nursery.start_soon(process.manager.watch)
                 process.manager.ready(process.status())
                 first_round_s = self.config.probe.interval_s + self.config.probe.timeout_s
-                nursery.start_soon(_spare_the_collector, first_round_s, process.node.count_tickets)
+                nursery.start_soon(spare_the_collector, first_round_s, process.node.count_tickets)
                 await process.finished(nursery)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.keeper.finish)
-                if self.lasting is not None:
-                    nursery.start_soon(self.lasting.finish)
+                for each in self.lasting:
+                    nursery.start_soon(each.finish)
                 nursery.start_soon(self.alerter.finish, min(_ALERTS_S, _EXIT_SHARE * self.config.master.grace_s))
         process.manager.close()
         log.info("stopped")
@@ -161,11 +167,27 @@ class _House:
                 log.info("http", address=str(address))
 
 
-def _make_lasting(node: Node, store: Store, log: Logger) -> Lasting | None:
-    """Return what keeps the queue beyond the process, where there is one."""
-    if node.waiting is None:
-        return None
-    return Lasting(node.waiting, store, log, lambda kind, text: node.events.add(trio.current_time(), kind, text))
+def _make_lasting(node: Node, store: Store, log: Logger) -> Iterator[Lasts]:
+    """Yield what keeps the queue beyond the process, where there is one."""
+    if node.waiting is not None:
+        yield Lasting(node.waiting, store, log, partial(_tell, node))
+
+
+def _make_cache_keeper(node: Node, log: Logger) -> Iterator[Lasts]:
+    """Yield what keeps the cache beyond the process, where there is one."""
+    if node.cache is None:
+        return
+    from master.cache.keeper import CacheKeeper  # noqa: PLC0415 - few need it
+
+    config = node.cache.config
+    node.cache.sweeps = False  # the keeper does
+    file = SqliteCache(config.file) if config.file else None
+    epoch_s = time.time() - trio.current_time()
+    yield CacheKeeper(node.cache.store, file, config.commit_s, log, partial(_tell, node), epoch_s=epoch_s)
+
+
+def _tell(node: Node, kind: str, text: str) -> None:
+    node.events.add(trio.current_time(), kind, text)
 
 
 def _make_alerter(node: Node, log: Logger) -> Alerter:
@@ -202,22 +224,6 @@ def _open_web(
         return web, open_http_listeners(config.http.listen)
     except OSError as exc:
         raise EntranceError(str(config.http.listen), exc.strerror or str(exc)) from exc
-
-
-async def _spare_the_collector(after_s: float, tickets: Callable[[], int]) -> None:
-    """Take what is there after the first round out of the garbage collector's sight: it lasts as long as the process.
-
-    With ten thousand backends a look of the collector at all of them holds everybody up for 60 ms and more. The same
-    goes for a crowd that waits; tickets are in no cycles, so none of them needs the collector to be let go.
-    """
-    await trio.sleep(after_s)
-    gc.freeze()
-    spared = tickets()
-    while True:
-        await trio.sleep(_CROWD_LOOK_S)
-        if tickets() > 2 * spared + _CROWD:
-            gc.freeze()
-            spared = tickets()
 
 
 @attrs.define(eq=False)
@@ -276,40 +282,3 @@ class _Process:
         await trio.sleep(self.node.config.master.grace_s * (1 - _EXIT_SHARE))
         self.log.warning("grace_over", connections=self.node.entrances.connections, message="closed all the same")
         nursery.cancel_scope.cancel()
-
-
-def fit_descriptors(config: Config, log: Logger, held: int) -> Config:
-    """Raise the limit on open files as far as it is needed and allowed; where that is not enough, lower `connections`.
-
-    So clients can never take the descriptors that the probes live by. `held`: those that were open at the start.
-    """
-    others = held + 2 * len(config.backends) + _SPARE_DESCRIPTORS
-    if config.http.listen is not None:
-        others += config.http.connections
-    asked = {"limits": config.limits.connections}
-    if config.gateway.listen is not None:
-        asked["gateway"] = config.gateway.connections
-    if config.cache is not None:
-        asked["cache"] = config.cache.connections
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    more = config.limits.connections if config.tls.listen is not None else 0  # the port under TLS has as many again
-    clients = sum(asked.values()) + more
-    wanted = clients + others
-    if soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    if soft >= wanted:
-        return config
-    # Each gets the same part of what it asks for.
-    fitting = {table: max(1, number * (soft - others) // clients) for table, number in asked.items()}
-    log.warning(
-        "few_descriptors",
-        limit=soft,
-        connections=fitting["limits"],
-        gateway_connections=fitting.get("gateway"),
-        cache_connections=fitting.get("cache"),
-        message=f"raise the limit on open files to {wanted}",
-    )
-    for table, number in fitting.items():
-        config = config.work_with(table, "connections", number)
-    return config

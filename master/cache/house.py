@@ -36,6 +36,8 @@ class CacheHouse:
 
     def __init__(self, config: CacheConfig, limits: PortLimits, rng: random.Random, secret: str = "") -> None:
         self.config = config
+        self.sweeps = True
+        """Whether nobody else sweeps the store."""
         self._limits = attrs.evolve(
             limits, batch_bytes=config.batch_bytes, connections=config.connections, connections_per_address=0
         )
@@ -70,9 +72,10 @@ class CacheHouse:
                 if self.warm is not None:
                     await nursery.start(self.warm.run)
                 task_status.started()
-                while True:
+                while self.sweeps:
                     await trio.sleep(_SWEEP_S)
                     self.store.sweep(trio.current_time(), _SWEPT_AT_ONCE)
+                await trio.sleep_forever()
         finally:
             if self.upstream is not None:
                 with trio.CancelScope(shield=True):  # it waits for nobody
