@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, TypeVar
 
-from master.cache.rows import SHAPES, Changes, Key, Row, Table
+from master.cache.rows import SHAPES, Changes, Key, Row, Table, cost_of
 from master.store.sqlite import make_file
 from master.store.state import RowsLostError, SavedCache, StoreBusyError, StoreError
 
@@ -51,6 +51,8 @@ _LOAD: Final = """SELECT tab, key1, key2, key3, value, client, session, version,
 _SPOILT: Final = """SELECT 1 FROM row WHERE typeof(value) != 'blob' OR typeof(client) != 'text'
     OR typeof(session) != 'text' OR typeof(version) != 'integer' OR typeof(type) != 'integer'
     OR typeof(updated_at) != 'real' OR typeof(ttl_s) != 'real' OR typeof(fence) != 'integer' LIMIT 1"""
+_MOST_NUMBER: Final = 2**63 - 2**32
+"""Those that only grow have far to go before SQLite has no integer for them."""
 _COLUMNS: Final = 12
 _ROW: Final = f"({', '.join('?' * _COLUMNS)})"
 _AT_ONCE: Final = 200
@@ -227,7 +229,9 @@ def _is_ours(file: str) -> bool:
 
 def _numbers(connection: sqlite3.Connection) -> dict[str, int]:
     numbers = dict(connection.execute("SELECT name, value FROM number"))
-    if numbers.keys() != {"commit", "fence"} or any(type(value) is not int for value in numbers.values()):
+    if numbers.keys() != {"commit", "fence"} or any(
+        type(value) is not int or not 0 <= value < _MOST_NUMBER for value in numbers.values()
+    ):
         raise ValueError("its numbers are none")
     return numbers
 
@@ -238,6 +242,8 @@ def _load(connection: sqlite3.Connection, epoch_s: float) -> tuple[SavedCache, i
         raise ValueError("one of its rows is none")
     numbers = _numbers(connection)
     rows = [_to_row(*found) for found in connection.execute(_LOAD, (epoch_s,))]
+    if any(row.fence >= _MOST_NUMBER for row in rows):
+        raise ValueError("one of its fences is none")
     return SavedCache(rows, numbers["fence"]), numbers["commit"]
 
 
@@ -246,7 +252,9 @@ def _to_row(tab: int, key1: str | int, key2: str | int, key3: str | int, *rest: 
     key = (key1, key2, key3)[: len(SHAPES[table])]
     if tuple(map(type, key)) != SHAPES[table]:
         raise ValueError("one of its keys is none")
-    return Row(table, key, *rest)  # type: ignore[arg-type] # the types were looked at by SQLite
+    row = Row(table, key, *rest)  # type: ignore[arg-type] # the types were looked at by SQLite
+    cost_of(row)  # the store ends the process over what is no row
+    return row
 
 
 def _write(connection: sqlite3.Connection, parts: Sequence[Changes], epoch_s: float, expected: int | None) -> int:

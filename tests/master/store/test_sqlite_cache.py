@@ -383,3 +383,29 @@ def test_a_disk_that_becomes_read_only_is_an_error(disk: Disk) -> None:
     put(cache, session("c"))
     cache.close()
     assert sorted(row.session for row in kept(file_in(disk.path))) == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE row SET ttl_s = 9e999",
+        "UPDATE row SET session = 'other'",
+        "UPDATE row SET key1 = 'other'",
+        f"UPDATE row SET fence = {2**63 - 1}",
+        f"UPDATE number SET value = {2**63 - 1}",
+        "UPDATE number SET value = -1",
+    ],
+)
+def test_a_file_with_what_the_store_cannot_take_is_not_read_and_written_anew(tmp_path: Path, change: str) -> None:
+    file = file_in(tmp_path)
+    cache = opened(file)
+    put(cache, session("a"))
+    cache.close()
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute(change)
+    cache = SqliteCache(str(file))
+    with pytest.raises(StoreError, match=r"cache\.db: "):
+        cache.load(0.0)
+    put(cache, session("b"), anew=True)
+    cache.close()
+    assert kept(file) == [session("b")]
