@@ -49,7 +49,9 @@ class CacheHouse:
         self.upstream: WireUpstream | None = None
         self.warm: Warmer | None = None
         if config.upstream:
-            self.upstream = WireUpstream([Address.parse(each) for each in config.upstream], rng=rng)
+            self.upstream = WireUpstream(
+                [Address.parse(each) for each in config.upstream], rng=rng, value_bytes=config.value_bytes
+            )
             owner = secrets.token_hex(_OWNER_BYTES)
             self.warm = Warmer(self.store, self.broker, self.upstream, config.warm, owner, _warm_policy(config), rng)
         times = Times(config.session_s, config.data_s, config.device_s)

@@ -52,7 +52,9 @@ class _Peer:
 
 
 class WireUpstream:
-    """Calls peers by our wire; `peers` are tried in turn, each call at most once each."""
+    """Calls peers by our wire; `peers` are tried in turn, each call at most once each. `value_bytes`: longer data count
+    as none, since neither an answer of ours nor the store has room for them.
+    """
 
     def __init__(
         self,
@@ -62,6 +64,7 @@ class WireUpstream:
         resolver: Resolver | None = None,
         tls: Tls | None = None,
         rng: random.Random | None = None,
+        value_bytes: int = _LIMITS.batch_bytes,
     ) -> None:
         if not peers:
             raise ValueError("an upstream needs at least one address")
@@ -69,6 +72,7 @@ class WireUpstream:
         self._resolver = resolver or Resolver()
         self._tls = tls
         self._rng = rng or random.Random()
+        self.value_bytes: Final = value_bytes
         self._turn = 0
 
     async def fetch(self, kind: WarmType, key: Key, session: str | None, within_s: float) -> bytes:
@@ -106,7 +110,7 @@ class WireUpstream:
             with trio.move_on_after(within_s):
                 batch = await self._ask(peer, encode([question]), within_s)
                 try:
-                    value = _read(question, batch)
+                    value = _read(question, batch, self.value_bytes)
                 except UpstreamError:
                     permit.failed(trio.current_time(), Fault.LOGIC)
                     raise
@@ -151,7 +155,7 @@ class WireUpstream:
         return batch
 
 
-def _read(question: Message, batch: Batch) -> bytes:
+def _read(question: Message, batch: Batch, most_bytes: int) -> bytes:
     """Return the data of an answer. Raise UpstreamError where it has none."""
     asked = f"{question.object}.{question.name}"
     for message in batch:
@@ -160,6 +164,8 @@ def _read(question: Message, batch: Batch) -> bytes:
         if message.command == Command.ERROR:
             raise UpstreamError(f"{asked}: the upstream says {_told(message.data)}")
         value = message.data.encode() if isinstance(message.data, str) else message.data
+        if isinstance(value, bytes) and len(value) > most_bytes:
+            raise UpstreamError(f"{asked}: the upstream sent {len(value)} bytes, and a value has at most {most_bytes}")
         if message.command == Command.VALUE and isinstance(value, bytes) and value:
             return value
     raise UpstreamError(f"{asked}: the upstream sent no text with its answer")

@@ -41,6 +41,18 @@ async def test_the_data_of_a_client_come_over_one_connection_that_is_kept(backen
         assert not upstream.peers[0].idle
 
 
+async def test_data_longer_than_a_value_are_none(backend: OpenBackend) -> None:
+    async with backend(products_s=0.0) as peer:
+        free = WireUpstream([peer.address])
+        whole = len(await free.fetch(ACCOUNTS, KEY, None, 5.0))
+        exact, short = (WireUpstream([peer.address], value_bytes=most) for most in (whole, whole - 1))
+        assert len(await exact.fetch(ACCOUNTS, KEY, None, 5.0)) == whole
+        with pytest.raises(UpstreamError, match=f"sent {whole} bytes, and a value has at most {whole - 1}$"):
+            await short.fetch(ACCOUNTS, KEY, None, 5.0)
+        for upstream in (free, exact, short):
+            await upstream.aclose()
+
+
 async def test_many_at_once_do_not_hold_each_other_up_and_nobody_gets_the_data_of_another(backend: OpenBackend) -> None:
     async with backend(products_s=0.1) as peer:
         upstream, got = WireUpstream([peer.address]), {}
