@@ -81,9 +81,12 @@ class Guard:
         return peer in self._in or not (self._secret or self._certificates) or bool(self._certificates and peer.subject)
 
     def say(self, peer: Peer, secret: str) -> bool:
-        """Take in what a connection says; return whether it may ask now."""
+        """Take in what a connection says; return whether it may ask now: not after a wrong secret."""
         if self._secret and hmac.compare_digest(secret.encode(), self._secret):
             self._in.add(peer)
+        elif self._secret:
+            self._in.discard(peer)
+            return False
         return self.lets_in(peer)
 
     def forget(self, peer: Peer) -> None:

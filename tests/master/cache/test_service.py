@@ -378,6 +378,13 @@ def test_a_wrong_secret_ends_the_connection(wrong: str) -> None:
     assert "secret" not in str(attrs.evolve(reply[0], data=reply[0].data["Code"]))
 
 
+def test_a_wrong_secret_after_the_right_one_ends_it_too() -> None:
+    service = make_service(guard=Guard("secret"))
+    service.handle(auth("secret"), NOW, PEER)
+    assert isinstance(service.handle(auth("other"), NOW, PEER), Farewell)
+    assert isinstance(service.handle(question("Session.Get", S1), NOW, PEER), Farewell)
+
+
 def test_a_certificate_is_enough_where_one_is_wanted() -> None:
     service = make_service(guard=Guard("", certificates=True))
     assert isinstance(service.handle(question("Session.List", {"Client": "c"}), NOW, PEER), Farewell)
