@@ -160,7 +160,7 @@ def _build(raw: Mapping[str, Any], source: str, unfit: list[Fault]) -> Config:
     faults += _find_repeated(arrays.get(_TEMPLATE, []), _TEMPLATE, MOST_TEMPLATES)
     faults += _find_repeated(arrays.get(_WARM, []), _WARM, MOST_WARM)
     if _CACHE in single:
-        faults += _find_cache_faults(single[_CACHE])
+        faults += _find_cache_faults(single[_CACHE], single["state"])
     faults += _find_shared_places(backends)
     faults += _find_shared_names(backends)
     faults += _find_unknown_tables(raw, source)
@@ -370,8 +370,8 @@ def _find_repeated(tables: list[_Table], name: str, most: int) -> Iterator[Fault
         yield Fault(tables[0].file, _heading(name), "", f"there are {len(tables)}, and at most {most} are taken")
 
 
-def _find_cache_faults(cache: _Table) -> Iterator[Fault]:
-    """Yield what lets strangers in."""
+def _find_cache_faults(cache: _Table, state: _Table) -> Iterator[Fault]:
+    """Yield what lets strangers in, and a file that two would write."""
     listen, values = cache.values.get("listen"), cache.values
     rights = values.get("secret_file", "unknown") or values.get("client_certificates", True)
     if listen is not None and not rights and not is_loopback(listen.host):
@@ -379,6 +379,9 @@ def _find_cache_faults(cache: _Table) -> Iterator[Fault]:
         yield Fault(cache.file, cache.entry, "secret_file", text)
     if values.get("client_certificates") and not values.get("tls", True):
         yield Fault(cache.file, cache.entry, "client_certificates", "needs tls = true")
+    file, other = values.get("file"), state.values.get("file")
+    if file and other and os.path.realpath(file) == os.path.realpath(other):
+        yield Fault(cache.file, cache.entry, "file", "is that of [state] too, and each needs its own")
 
 
 def _find_shared_places(backends: Iterable[_Table]) -> Iterator[Fault]:

@@ -57,6 +57,7 @@ async def test_a_node_serves_the_cache_alone_or_beside_a_pool(more: str, entranc
         ("[cache]\nwarm = 5", "must be an array of tables, each under [[cache.warm]]"),
         ("[[cache.warm]]", "type: is missing"),
         ("[cache]\nwarn = []", "warn: is not known; did you mean warm?"),
+        ('[cache]\nfile = "./a"\n[state]\nfile = "a"', "file: is that of [state] too, and each needs its own"),
         (2 * '[[cache.warm]]\ntype = 1\nobject = "o"\nname = "n"\n', "type: 1 is the type of [[cache.warm]] 1 already"),
         ('[[cache.warm]]\ntype=1\nobject="o"\nname="n"\nrefresh_s=200', "refresh_s + refresh_s: must not exceed ttl_s"),
         ('[master]\nlisten = "127.0.0.1:7100"\n[cache]', "listen: is the same place as that of [master]"),
@@ -66,6 +67,14 @@ def test_what_cannot_be_is_told_by_name(text: str, line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text)
     assert line in str(caught.value)
+
+
+def test_no_more_is_fetched_than_a_value_has() -> None:
+    config = parse('[cache]\nupstream = ["h:1"]\nbatch_bytes = 65536')
+    assert config.cache is not None
+    upstream = CacheHouse(config.cache, config.limits, random.Random(1)).upstream
+    assert upstream is not None
+    assert upstream.value_bytes == 65536 - 4096
 
 
 def test_the_secret_comes_from_a_file_of_one_line(tmp_path: Path) -> None:
