@@ -30,13 +30,14 @@ _FORM: Final = 1001
 """Far from the forms of the state's file: neither takes the other for its own."""
 _FORM_AT: Final = slice(60, 64)
 """Where it stands in the file (SQLite file format, section 1.3)."""
+_NUMBERS: Final = "INSERT INTO number VALUES ('commit', 0), ('fence', 0)"
 _TABLES: Final = (
     # Without a type a column keeps what it gets: a key "1" is not the key 1.
     """CREATE TABLE row (
         tab INTEGER, key1, key2, key3, value BLOB, client TEXT, session TEXT, version INTEGER, type INTEGER,
         updated_at REAL, ttl_s REAL, fence INTEGER, PRIMARY KEY (tab, key1, key2, key3)) WITHOUT ROWID""",
     "CREATE TABLE number (name TEXT PRIMARY KEY, value INTEGER)",
-    "INSERT INTO number VALUES ('commit', 0), ('fence', 0)",
+    _NUMBERS,
 )
 _SETTINGS: Final = (
     "PRAGMA journal_mode = WAL",
@@ -259,7 +260,14 @@ def _to_row(tab: int, key1: str | int, key2: str | int, key3: str | int, *rest: 
 
 def _write(connection: sqlite3.Connection, parts: Sequence[Changes], epoch_s: float, expected: int | None) -> int:
     """Write them and return the number of the commit; `expected`: that of the last one, by who has written before."""
-    numbers = _numbers(connection)
+    try:
+        numbers = _numbers(connection)
+    except ValueError:
+        if not parts[0].anew:
+            raise
+        connection.execute("DELETE FROM number")
+        connection.execute(_NUMBERS)
+        numbers = _numbers(connection)
     if numbers["commit"] != expected and not parts[0].anew:
         raise RowsLostError("what was written of the cache is not there any more")
     for part in parts:
