@@ -92,6 +92,11 @@ class Decoder:
         """How many bytes are held."""
         return len(self._buffer)
 
+    def allow(self, limits: WireLimits) -> None:
+        """Go by other limits from the next batch on."""
+        self._limits = limits
+        self._scan = _Scan(limits)
+
     def feed(self, data: bytes) -> Iterator[Batch]:
         """Take `data` and return the batches that are whole now; each is decoded when it is asked for."""
         self._buffer += data

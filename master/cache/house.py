@@ -55,16 +55,18 @@ class CacheHouse:
             owner = secrets.token_hex(_OWNER_BYTES)
             self.warm = Warmer(self.store, self.broker, self.upstream, config.warm, owner, _warm_policy(config), rng)
         times = Times(config.session_s, config.data_s, config.device_s)
+        self._guard = Guard(secret, certificates=config.client_certificates)
         self.service = CacheService(
             Objects(self.store, times, config.value_bytes),
             rng,
             warm=self.warm,
-            guard=Guard(secret, certificates=config.client_certificates),
+            guard=self._guard,
             networks=limits.networks(),
         )
 
     def make_port(self, tls: TlsDoor | None, observer: PortObserver) -> CachePort:
-        return CachePort(self.service, self._limits, self.config.asks, observer=observer, tls=tls)
+        knows = self._guard.lets_in
+        return CachePort(self.service, self._limits, self.config.asks, observer=observer, tls=tls, knows=knows)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Fetch, and give back the memory of what is over, until cancelled."""

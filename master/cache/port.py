@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, cast
@@ -19,7 +19,7 @@ import attrs
 import trio
 
 from lambdamu.connection import linger
-from lambdamu.datapack import Decoder, encode_alone
+from lambdamu.datapack import DEFAULT_LIMITS, Decoder, encode_alone
 from lambdamu.errors import RemoteProtocolError
 from lambdamu.lean_stream import LeanStream
 from lambdamu.messages import Message
@@ -34,7 +34,9 @@ _READ_BYTES: Final = 65536
 class CachePort(StreamServer):
     """Serves `handler`, each of whose answers is one message. `asks`: so many of one connection are unanswered at once.
 
-    `tls`: what handshakes are made by; None: plain text. A certificate that a peer shows is its subject.
+    `tls`: what handshakes are made by; None: plain text. A certificate that a peer shows is its subject. `knows`:
+    whether somebody may ask. Who may not has the message deadline to become one who may, and batches as short as on
+    other ports: the memory and the connections are for those who may.
     """
 
     def __init__(
@@ -45,8 +47,12 @@ class CachePort(StreamServer):
         *,
         observer: PortObserver | None = None,
         tls: TlsDoor | None = None,
+        knows: Callable[[Peer], bool] = lambda _: True,
     ) -> None:
         super().__init__(handler, limits, observer=observer)
+        self.knows = knows
+        most = min(limits.batch_bytes, DEFAULT_LIMITS.batch_bytes)
+        self.limits_of_strangers = attrs.evolve(limits, batch_bytes=most)
         self.asks = asks
         self.entering = 0
         """Connections that shake hands now."""
@@ -96,7 +102,8 @@ class _Conversation:
         self._limits = port.limits
         self._stream = stream
         self._peer = peer
-        self._decoder = Decoder(port.limits)
+        self._known = port.knows(peer)
+        self._decoder = Decoder(port.limits if self._known else port.limits_of_strangers)
         self._owed: set[Later] = set()
         self._ready: deque[Message | bytes] = deque()
         self._sending = False
@@ -104,7 +111,9 @@ class _Conversation:
         """Set, and replaced, when something was sent."""
         self._wait = trio.CancelScope()
         """Bounds the wait for bytes that is on."""
-        self._active_at = self._batch_began = trio.current_time()
+        self._active_at = self._batch_began = began = trio.current_time()
+        self._known_by = began + port.limits.message_s
+        """When a stranger has to have said who it is."""
         self._last_call = float("inf")
         self._served = 0
         self._ended: Ending | None = None
@@ -172,6 +181,8 @@ class _Conversation:
             return due, Ending.MESSAGE_DEADLINE
         if self._port.stopped_at is not None:
             return self._last_call, Ending.STOPPED
+        if not self._known:
+            return min(self._active_at + self._limits.idle_s, self._known_by), Ending.IDLE
         return float("inf") if self._owed else self._active_at + self._limits.idle_s, Ending.IDLE
 
     async def _answer_all(self, received: bytes) -> bool:
@@ -187,6 +198,9 @@ class _Conversation:
                     self._ready.extend(reply)
                     if isinstance(reply, Farewell):
                         return True
+            if not self._known and self._port.knows(self._peer):
+                self._known = True
+                self._decoder.allow(self._limits)
             self._batch_began = now
             await self._make_room(self._port.asks)
             self._served += 1

@@ -11,6 +11,8 @@ import trio
 
 from lambdamu.datapack import Decoder, encode_alone
 from lambdamu.messages import Message
+from lambdamu.objects import Peer
+from lambdamu.port import PortObserver
 from master.cache.house import CacheHouse
 from master.config_file import ConfigError, load, parse
 from master.entrances import Entrance, open_sockets
@@ -75,6 +77,14 @@ def test_no_more_is_fetched_than_a_value_has() -> None:
     upstream = CacheHouse(config.cache, config.limits, random.Random(1)).upstream
     assert upstream is not None
     assert upstream.value_bytes == 65536 - 4096
+
+
+def test_the_port_knows_a_stranger_where_there_is_a_secret() -> None:
+    config = parse("[cache]")
+    assert config.cache is not None
+    for secret, known in [("", True), ("secret", False)]:
+        house = CacheHouse(config.cache, config.limits, random.Random(1), secret)
+        assert house.make_port(None, PortObserver()).knows(Peer("127.0.0.1", 4)) is known
 
 
 def test_the_secret_comes_from_a_file_of_one_line(tmp_path: Path) -> None:

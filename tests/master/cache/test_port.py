@@ -187,6 +187,32 @@ async def test_after_a_wrong_secret_or_none_the_connection_ends(autojump_clock: 
         assert await session_of(caller)
 
 
+async def test_who_may_not_ask_holds_neither_much_memory_nor_a_connection_for_long(autojump_clock: object) -> None:
+    guard = Guard("secret")
+    secret = Message("Auth", "Set", "UserMail", "secret")
+    long = {"Client": "c", "Value": bytes(65536)}
+    async with port_of(make_service(guard=guard), knows=guard.lets_in) as (_, connect):
+        caller = connect()
+        await caller.send(question("Session.Create", long))
+        answer = await caller.hear()
+        assert answer is not None
+        assert answer.data["Code"] == "Limit"
+        began, caller = trio.current_time(), connect()
+        for _ in range(4):  # whatever else is said gives no more time
+            await trio.sleep(1)
+            await caller.send(Message("Auth", "Set", "UserName", "f"))
+        assert await caller.hear() is None
+        assert trio.current_time() - began == pytest.approx(5.0)
+        caller = connect()
+        await caller.send(secret, question("Session.Create", long))
+        for _ in range(2):
+            answer = await caller.hear()
+            assert answer is not None
+            assert answer.command == "Value"
+        await trio.sleep(59)
+        assert await session_of(caller)
+
+
 async def test_a_peer_that_half_closes_gets_what_it_is_owed(autojump_clock: object) -> None:
     warm = FakeWarm()
     async with port_of(make_service(warm)) as (_, connect):

@@ -109,10 +109,15 @@ def raw(value: Any, *, bin_type: bool = True) -> bytes:
 
 @asynccontextmanager
 async def port_of(
-    service: CacheService, *, asks: int = 1000, window_bytes: int = 65536, **limits: Any
+    service: CacheService,
+    *,
+    asks: int = 1000,
+    window_bytes: int = 65536,
+    knows: Callable[[Peer], bool] = lambda _: True,
+    **limits: Any,
 ) -> AsyncIterator[tuple[CachePort, Callable[[], Caller]]]:
     """Serve; give the port, and what connects to it."""
-    port = CachePort(service, PortLimits(batch_bytes=BATCH_BYTES, **limits), asks)
+    port = CachePort(service, PortLimits(batch_bytes=BATCH_BYTES, **limits), asks, knows=knows)
     async with trio.open_nursery() as nursery:
 
         def connect() -> Caller:
