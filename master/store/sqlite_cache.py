@@ -142,6 +142,8 @@ class SqliteCache:
         return StoreError(f"{self._file}: {exc}{_state_of_disk(self._file)}")
 
     def _load_by_copy(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        if not os.path.isfile(self._file):
+            raise OSError(f"{self._file} is no file")  # a device may have no end, and the copy would fill the memory
         with tempfile.TemporaryDirectory(dir=_memory_directory()) as directory:
             copy = os.path.join(directory, "cache.db")
             shutil.copyfile(self._file, copy)

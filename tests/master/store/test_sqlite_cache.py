@@ -409,3 +409,12 @@ def test_a_file_with_what_the_store_cannot_take_is_not_read_and_written_anew(tmp
     put(cache, session("b"), anew=True)
     cache.close()
     assert kept(file) == [session("b")]
+
+
+def test_what_is_no_file_is_not_copied_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def copy(*_: object) -> None:
+        raise AssertionError("a device may have no end")
+
+    monkeypatch.setattr("shutil.copyfile", copy)
+    with pytest.raises(StoreError, match=r"^/dev/full: "):
+        SqliteCache("/dev/full").load(0.0)
