@@ -82,7 +82,7 @@ class Metrics(Collector):
         self._spare_due = -math.inf
         self._log_dropped: Callable[[], int] | None = None
         self._http_refused: Callable[[], int] | None = None
-        self._queue: Callable[[float], Iterator[Metric]] | None = None
+        self._others: list[Callable[[float], Iterator[Metric]]] = []
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
@@ -109,9 +109,9 @@ class Metrics(Collector):
         """Show how many connections of operators were turned away, from now on."""
         self._http_refused = refused
 
-    def watch_queue(self, collect: Callable[[float], Iterator[Metric]]) -> None:
-        """Show what the virtual queue gives for now, seconds of trio's clock, from now on."""
-        self._queue = collect
+    def watch_other(self, collect: Callable[[float], Iterator[Metric]]) -> None:
+        """Show what the virtual queue, or the cache, gives for now, seconds of trio's clock, from now on."""
+        self._others.append(collect)
 
     def probed(self, name: str, failure: LinkError | None, took_s: float) -> None:
         if failure is None:
@@ -172,8 +172,8 @@ class Metrics(Collector):
         if self._pool is not None:
             now = trio.current_time()
             yield from collect_pool(self._pool, now, self.spare(now))
-        if self._queue is not None:
-            yield from self._queue(trio.current_time())
+        for collect in self._others:
+            yield from collect(trio.current_time())
 
     def _faults(self) -> Iterator[Series]:
         for name, faults in list(self.faults.items()):

@@ -23,6 +23,7 @@ from lambdamu.resolver import Resolver
 from lambdamu.tcp_link import TCPLink
 from master.access import Credentials, read_credentials
 from master.answer_log import AnswerLog
+from master.cache_metrics import CacheMetrics
 from master.config import BackendConfig, Config, MasterPolicy
 from master.config_queue import QueueConfig
 from master.config_secrets import make_trust, read_mail, read_signing_keys
@@ -72,19 +73,24 @@ class Node(LogicalMachine):
         observer = Observer(self.metrics, log, self.events)
         observer.secret = config.probe.user_mail
         self.answers = answers if answers is not None else AnswerLog()
-        self.metrics.watch(self.pool)
+        if not config.alone:
+            self.metrics.watch(self.pool)
         self.doors = make_doors(config.limits, config.access, rng)
         self._watch_doors()
         self.waiting = self._make_waiting()
         self.queue_metrics = QueueMetrics(self.waiting) if self.waiting is not None else None
         if self.queue_metrics is not None:
-            self.metrics.watch_queue(self.queue_metrics.collect)
+            self.metrics.watch_other(self.queue_metrics.collect)
             self.metrics.bounds.update(self.queue_metrics.bounds())
         desk = self.waiting.desk if self.waiting is not None else None
         self.master = Master(self.pool, _answers(config.master), rng, observer, self.answers, self.doors, desk)
         self.add(self.master)
         self.observer = observer
         self.cache = _make_cache(config, rng)
+        if self.cache is not None:
+            cache_metrics = CacheMetrics(self.cache)
+            self.metrics.watch_other(cache_metrics.collect)
+            self.metrics.bounds.update(cache_metrics.bounds())
         self.entrances = Entrances(config, self, self.master, observer, self._make_cache_port)
         self._watch_entrances()
         self.servers: LMList[Monitor, tuple[float, BackendConfig]] = LMList(self._make_monitor)

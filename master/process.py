@@ -183,7 +183,9 @@ def _make_cache_keeper(node: Node, log: Logger) -> Iterator[Lasts]:
     node.cache.sweeps = False  # the keeper does
     file = SqliteCache(config.file) if config.file else None
     epoch_s = time.time() - trio.current_time()
-    yield CacheKeeper(node.cache.store, file, config.commit_s, log, partial(_tell, node), epoch_s=epoch_s)
+    keeper = CacheKeeper(node.cache.store, file, config.commit_s, log, partial(_tell, node), epoch_s=epoch_s)
+    node.cache.keeper = keeper
+    yield keeper
 
 
 def _tell(node: Node, kind: str, text: str) -> None:

@@ -37,9 +37,9 @@ _REFUSED: Final = {
 
 @attrs.define
 class FetchCounts:
-    """Since the start. `calls` went to the upstream, `waited` is who waited for one of them, `stale` who got an old
-    value in place of a failure. `unkept`: the store had no room, and who waited got the value all the same.
-    `overtaken`: thrown away, because the lease was over.
+    """Since the start. `calls` went to the upstream, `waited` is who waited for one of them, `joined` who found it on
+    its way already, `stale` who got an old value in place of a failure. `unkept`: the store had no room, and who waited
+    got the value all the same. `overtaken`: thrown away, because the lease was over.
     """
 
     calls: int = 0
@@ -48,6 +48,7 @@ class FetchCounts:
     unkept: int = 0
     overtaken: int = 0
     waited: int = 0
+    joined: int = 0
     stale: int = 0
 
 
@@ -122,6 +123,7 @@ class Fetches:
         or later, within the lifetime of the kind.
         """
         flight = self.flights.get(key)
+        self.counts.joined += flight is not None
         if flight is None:
             rest_s = self.flights.rest_s(now, key)
             if rest_s:

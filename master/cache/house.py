@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 import trio
@@ -31,6 +31,23 @@ _SWEPT_AT_ONCE: Final = 1000
 """Rows whose time is over give their memory back so often, so many at once: it takes some milliseconds."""
 
 
+class Kept(Protocol):
+    """What is told of how the cache is kept beyond the process."""
+
+    failing: bool
+    """What was tried last, failed."""
+    written_at: float
+    """When the last commit ended well, or the start."""
+    commits: int
+    failures: int
+    """Both from the start."""
+
+    @property
+    def unwritten(self) -> int:
+        """Return how many changes would be lost now."""
+        ...
+
+
 class CacheHouse:
     """What a node has with `[cache]`. `secret`: what stands in its file, empty where there is none."""
 
@@ -38,6 +55,7 @@ class CacheHouse:
         self.config = config
         self.sweeps = True
         """Whether nobody else sweeps the store."""
+        self.keeper: Kept | None = None
         self._limits = attrs.evolve(
             limits, batch_bytes=config.batch_bytes, connections=config.connections, connections_per_address=0
         )

@@ -117,7 +117,9 @@ class _Owed:
 
 
 class CacheService:
-    """Answers messages with a Header; `answered` counts the answers by object, name and outcome."""
+    """Answers messages with a Header; `answered` counts the answers by object, name and outcome; those that
+    are good are there from the start.
+    """
 
     def __init__(
         self,
@@ -136,7 +138,7 @@ class CacheService:
         self._networks = networks or PortLimits().networks()
         self._commands = {*self._operations, _APP_START, _GET}
         self._names = {name for name, _ in self._commands}
-        self.answered: Counter[tuple[str, str, str]] = Counter()
+        self.answered: Counter[tuple[str, str, str]] = Counter({(*which, ""): 0 for which in self._commands})
 
     def handle(self, message: Message, now: float, peer: Peer) -> Reply:
         """Return the answer to one message: one, none, or one that is owed; a Farewell ends the connection."""

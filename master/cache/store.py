@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import product
 
 from master.cache.bounds import REFUSED, Refused, StorePolicy, TableCounts, Why
 from master.cache.journal import Journal, Place
@@ -30,7 +31,7 @@ __all__ = ["CacheStore", "Held", "Lease", "Refused", "StorePolicy", "TableCounts
 class CacheStore:
     def __init__(self, policy: StorePolicy) -> None:
         self.policy = policy
-        self.refused: dict[Why, int] = dict.fromkeys(Why, 0)
+        self.refused: dict[tuple[Table, Why], int] = dict.fromkeys(product(Table, Why), 0)
         """How often, since the start; of late publishers, too."""
         self._shelves = {table: Shelf(table) for table in Table}
         self._sessions = self._shelves[Table.SESSION]
@@ -40,7 +41,6 @@ class CacheStore:
         self._journal = Journal(self.__len__)
         self._evicted = dict.fromkeys(Table, 0)
         self._expired = dict.fromkeys(Table, 0)
-        self._refused = dict.fromkeys(Table, 0)
 
     # Rows.
 
@@ -194,7 +194,8 @@ class CacheStore:
 
     def counts(self, table: Table) -> TableCounts:
         shelf = self._shelves[table]
-        return TableCounts(len(shelf), shelf.bytes, self._evicted[table], self._expired[table], self._refused[table])
+        refused = sum(self.refused[table, why] for why in Why)
+        return TableCounts(len(shelf), shelf.bytes, self._evicted[table], self._expired[table], refused)
 
     # Within.
 
@@ -254,8 +255,7 @@ class CacheStore:
         return len(self._living(now, self._entries, entries.latest(session), most)) >= most
 
     def _refuse(self, table: Table, why: Why) -> Refused:
-        self._refused[table] += 1
-        self.refused[why] += 1
+        self.refused[table, why] += 1
         return REFUSED[why]
 
     def _make_room(self, now: float, shelf: Shelf, key: Key, cost: int) -> bool:

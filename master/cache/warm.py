@@ -27,12 +27,14 @@ from master.cache.warm_types import Age, Answer, NotServed, Warm, WarmPolicy, Wa
 
 @attrs.define
 class WarmCounts:
-    """Since the start. `hits` were answered from the store at once. `held_back`: AppStarts, and clients and fetches of
-    theirs, that the budget did not grant; `warmed`: fetches that AppStarts began.
+    """Since the start. `hits` were answered from the store at once; `misses` found nothing there that is fresh: they
+    waited for a fetch, or were refused one. `held_back`: AppStarts, and clients and fetches of theirs, that the budget
+    did not grant; `warmed`: fetches that AppStarts began.
     """
 
     asks: int = 0
     hits: int = 0
+    misses: int = 0
     app_starts: int = 0
     unknown_devices: int = 0
     held_back: int = 0
@@ -108,6 +110,7 @@ class Warmer:
         key = (row.client, number, version)
         found = self.fetches.find(now, key, kind)
         if found is None or found[1] is Age.STALE:
+            self.counts.misses += 1
             return self.fetches.wait(now, key, kind, session, answer)
         if found[1] is Age.AGING:
             self.fetches.behind(now, key, kind, session, self.policy.background_priority - 1)

@@ -87,7 +87,10 @@ def test_prometheus_scrapes_a_master_with_a_token(
     wait_until_up(master, 1)
     ask(clients)
     queue = free_port()
-    http = f'[queue]\nper_minute = 600\n[http]\nlisten = "127.0.0.1:{queue}"\ntokens_file = "tokens"\n'
+    cache = f'[cache]\nlisten = "127.0.0.1:{free_port()}"\nfile = "{tmp_path}/cache.db"\n'
+    cache += f'upstream = ["127.0.0.1:{free_port()}"]\n'
+    cache += '[[cache.warm]]\ntype = 1\nobject = "Products"\nname = "Cards"\n'
+    http = f'{cache}[queue]\nper_minute = 600\n[http]\nlisten = "127.0.0.1:{queue}"\ntokens_file = "tokens"\n'
     second, _ = stage.master(alive, text=http, backend='name = "b2"\ncapacity = 100')
     wait_for_port(queue, second)
     (tmp_path / "prometheus.yml").write_text(SCRAPE.format(token=TOKEN, port=port, queue=queue))

@@ -417,7 +417,7 @@ def test_answers_are_counted_by_what_came_of_them_and_unknown_names_together() -
     assert service.answered["Session", "Create", ""] == 1
     assert service.answered["Session", "Get", "SessionGone"] == 1
     assert service.answered["", "", "UnknownName"] == service.answered["", "", "UnknownObject"] == 50
-    assert len(service.answered) == 4
+    assert len(+service.answered) == 4
 
 
 ANY = st.recursive(

@@ -201,7 +201,7 @@ def test_a_late_result_is_refused_and_never_replaces_a_later_one() -> None:
     assert row == warm(value=b"new", updated_at=3.0, fence=fast.fence)
     assert store.publish(4.0, fast, warm(value=b"newer")), "as often as it likes, while it holds"
     assert not store.publish(12.0, fast, warm(value=b"late"))
-    assert store.refused[Why.OUTDATED] == 3
+    assert store.refused[Table.WARM, Why.OUTDATED] == 3
 
 
 def test_what_has_no_room_is_not_published() -> None:
@@ -240,7 +240,7 @@ def test_warm_data_go_first_then_entries_then_devices_and_no_session() -> None:
     assert store.put(1.0, session("s9", value=bytes(100))) == Refused(Why.FULL)
     assert has(store, 1.0, *(session(f"s{number}") for number in range(4))) == [True] * 4
     assert [store.counts(table).evicted for table in Table] == [1, 1, 1, 0]
-    assert store.refused[Why.FULL] == store.counts(Table.SESSION).refused == 1
+    assert store.refused[Table.SESSION, Why.FULL] == store.counts(Table.SESSION).refused == 1
 
 
 @pytest.mark.parametrize("make", [entry, warm, device])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from collections.abc import Iterator
 from itertools import combinations
@@ -15,20 +16,34 @@ import pytest
 import trio
 
 from lambdamu.errors import LinkError
+from master.cache.house import CacheHouse
+from master.cache_metrics import CacheMetrics
 from master.cli import cli
+from master.config_file import parse
 from master.queue_metrics import QueueMetrics
 from master.web.exposition import render
+from tests.master.cache.wire import PEER, question
 from tests.master.waiting.house import House
 
 ROOT = Path(__file__).parents[3]
 ALERTS = (ROOT / "deploy" / "alerts.yml").read_text()
 TESTS = (ROOT / "deploy" / "alerts_test.yml").read_text()
+CACHE_DOCS = (ROOT / "docs" / "cache.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana.json").read_text())
 RULES = dict(re.findall(r"- alert: (\w+)\n(.*?)(?=\n +(?:#|- alert)|\Z)", ALERTS, re.DOTALL))
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 TARGETS = [target for panel in PANELS for target in panel["targets"]]
 OF_PROMETHEUS = {"up", "instance", "job", "alertname"}
+CACHE = """
+[cache]
+file = "cache.db"
+upstream = ["127.0.0.1:9"]
+[[cache.warm]]
+type = 1
+object = "Products"
+name = "Cards"
+"""
 NOT_SHOWN: dict[str, str] = {}
 """Families that the dashboard does not show, and why."""
 
@@ -51,7 +66,8 @@ async def exported(site: Any) -> Exported:
         node.observer.probed("b3", failure, 0.0)
         room = make_rush().room
         room.kept = Kept()
-        metrics.watch_queue(QueueMetrics(room).collect)
+        metrics.watch_other(QueueMetrics(room).collect)
+        metrics.watch_other(CacheMetrics(make_cache()).collect)
         text = (await render(metrics.registry, openmetrics=False)).decode()
     names: Exported = {}
     for line in text.splitlines():
@@ -61,14 +77,25 @@ async def exported(site: Any) -> Exported:
     return names
 
 
-@attrs.frozen
+@attrs.define
 class Kept:
-    """A queue that is kept."""
+    """What is told of a queue, or a cache, that is kept."""
 
     failing: bool = False
     commits: int = 0
     failures: int = 0
     unwritten: int = 0
+    written_at: float = 0.0
+
+
+def make_cache() -> CacheHouse:
+    """Return a cache that fetches, and is kept, and of which something was asked."""
+    config = parse(CACHE)
+    assert config.cache is not None
+    house = CacheHouse(config.cache, config.limits, random.Random(1))
+    house.keeper = Kept()
+    house.service.handle(question("Session.Create", {"Client": "c"}), 0.0, PEER)
+    return house
 
 
 def make_rush() -> House:
@@ -122,6 +149,11 @@ async def test_the_dashboard_shows_all_that_a_master_exports(exported: Exported)
         if not {name, family, f"{family}_bucket"} & shown:
             assert family in NOT_SHOWN
     assert not shown & NOT_SHOWN.keys()
+
+
+async def test_each_metric_of_the_cache_is_described(exported: Exported) -> None:
+    assert families(CACHE_DOCS) >= {name for name in exported if name.startswith("lambdamu_cache_")}
+    assert families(CACHE_DOCS) <= exported.keys()
 
 
 def test_panels_lie_beside_each_other_and_each_is_whole() -> None:
