@@ -5,41 +5,17 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections import Counter
-from fnmatch import fnmatchcase
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from lambdamu.address import Address, family, is_loopback, places, quoted
 from master.config import AlertsPolicy, BackendConfig, ChoiceConfig, Config, HttpPolicy, Mode, ProbePolicy, figure
 from master.config_cache import CacheConfig
-from master.config_queue import Control, QueueConfig
+from master.config_notes_queue import describe_queue, warn_of_queue
+from master.config_words import count, names, takes
 from master.core.choice import Panic
-from master.queue import policy as queue_policy
-from master.queue.lines import DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from master.queue.policy import TemplatePolicy
-
-_MODES: Final[Mapping[queue_policy.Mode, str]] = MappingProxyType(
-    {
-        queue_policy.Mode.AUTO: "people wait while there is no room",
-        queue_policy.Mode.QUEUE_ALL: "everybody takes a place first",
-        queue_policy.Mode.PASS: "all are let through, and who would have waited is counted",
-        queue_policy.Mode.HOLD: "nobody enters, and everybody keeps the place",
-        queue_policy.Mode.CLOSED: "nobody enters, and newcomers get no place",
-    }
-)
-_CONTROLS: Final[Mapping[Control, str]] = MappingProxyType(
-    {
-        Control.ON: "steered by the load",
-        Control.SHADOW: "what the load asks for is shown and binds nobody",
-        Control.OFF: "not steered by the load",
-    }
-)
-_MOST_SHOWN: Final = 10
-"""Templates; a file may have hundreds."""
+    from collections.abc import Iterator, Sequence
 
 
 def describe(config: Config) -> list[str]:
@@ -55,7 +31,7 @@ def describe(config: Config) -> list[str]:
         *_describe_pool(config.backends),
         *_describe_choice(config.choice),
         *_describe_probe(config.probe),
-        *_describe_queue(config.queue),
+        *describe_queue(config.queue),
         *_describe_cache(config),
     ]
 
@@ -71,7 +47,7 @@ def warn(config: Config) -> Iterator[str]:
     yield from _warn_of_choice(config)
     yield from _warn_of_addresses(config)
     if config.queue is not None:
-        yield from _warn_of_queue(config, config.queue)
+        yield from warn_of_queue(config, config.queue)
 
 
 def _describe_other_ports(config: Config) -> Iterator[str]:
@@ -116,13 +92,13 @@ def _describe_pool(backends: Sequence[BackendConfig]) -> Iterator[str]:
     if not backends:
         yield "no backends"
         return
-    takers = [backend for backend in backends if _takes(backend)]
-    yield f"{_count(len(backends), 'backend')}, {len(takers)} of which may be sent clients"
+    takers = [backend for backend in backends if takes(backend)]
+    yield f"{count(len(backends), 'backend')}, {len(takers)} of which may be sent clients"
     yield f"weight in all: {figure(math.fsum(backend.weight for backend in takers))}"
     limits = [backend.capacity for backend in takers if backend.capacity is not None]
     unlimited = len(takers) - len(limits)
-    rest = f", and no limit for {_count(unlimited, 'backend')}" if limits and unlimited else ""
-    yield f"capacity in all: {_count(sum(limits), 'user') if limits or not takers else 'no limit'}{rest}"
+    rest = f", and no limit for {count(unlimited, 'backend')}" if limits and unlimited else ""
+    yield f"capacity in all: {count(sum(limits), 'user') if limits or not takers else 'no limit'}{rest}"
     zones = Counter(backend.zone for backend in backends)
     levels = Counter(backend.priority for backend in backends)
     if len(levels) > 1:
@@ -132,7 +108,7 @@ def _describe_pool(backends: Sequence[BackendConfig]) -> Iterator[str]:
 
 def _describe_choice(choice: ChoiceConfig) -> Iterator[str]:
     session = "learned" if choice.session_s is None else f"{figure(choice.session_s)} s"
-    yield f"choice: {choice.policy.value}, mean session time {session}, {_count(choice.masters, 'master')}"
+    yield f"choice: {choice.policy.value}, mean session time {session}, {count(choice.masters, 'master')}"
     yield (
         f"a backend is given at most {figure(choice.join_cap)} times its share of the clients, "
         f"a tenth of that at first, rising for {figure(choice.slow_start_s)} s"
@@ -147,40 +123,12 @@ def _describe_probe(probe: ProbePolicy) -> Iterator[str]:
     yield f"probe: mode {probe.mode.value}, every {figure(probe.interval_s)} s, timeout {figure(probe.timeout_s)} s"
     if probe.tls:
         yield f"probe: by TLS, certificates are checked by {probe.ca_file or 'the authorities of this system'}"
-    yield f"up after {_count(probe.rise, 'good probe')}, down after {_count(probe.fall, 'failed probe')} in a row"
+    yield f"up after {count(probe.rise, 'good probe')}, down after {count(probe.fall, 'failed probe')} in a row"
     silence = f"after at most {figure(probe.stale_after_s)} s"
     if probe.mode is Mode.HOLD:
         yield f"a death is noticed at once when the connection closes, {silence} when the backend falls silent"
     else:
         yield f"a death is noticed {silence}"
-
-
-def _describe_queue(queue: QueueConfig | None) -> Iterator[str]:
-    if queue is None:
-        return
-    yield f"queue: mode {queue.mode.value}, {_MODES[queue.mode]}"
-    spare = ", with room for the loss of the largest backend" * queue.n_minus_1
-    yield (
-        f"queue: up to {figure(100 * queue.target_load)} % of the capacity{spare}, {_rate(queue.per_minute)}"
-        f"{'' if queue.per_minute is None else f', {queue.burst} at once'}, {_count(queue.max_calls, 'open call')}"
-    )
-    yield f"queue: {_CONTROLS[queue.control]}"
-    yield (
-        f"queue: {_count(queue.max_tickets, 'place')} in {_count(queue.max_queues, 'queue')}, "
-        f"{queue.max_tickets_per_network} for one network; {_count(queue.max_held, 'plain client')} held"
-    )
-    yield f"turns: hold for {figure(queue.turn_s)} s" if queue.keys_file else "turns: none"
-    for template in queue.templates[:_MOST_SHOWN]:
-        yield f"queues {quoted(template.pattern)}: {', '.join(_describe_template(template))}"
-    if len(queue.templates) > _MOST_SHOWN:
-        yield f"queues: {_count(len(queue.templates) - _MOST_SHOWN, 'more template')}"
-
-
-def _describe_template(template: TemplatePolicy) -> Iterator[str]:
-    yield f"share {figure(template.share)}"
-    yield _rate(template.per_minute)
-    yield f"at most {template.max_waiting} wait"
-    yield f"lanes {' '.join(lane.name.lower() for lane in sorted(template.lanes))}"
 
 
 def _describe_cache(config: Config) -> Iterator[str]:
@@ -194,11 +142,11 @@ def _describe_cache(config: Config) -> Iterator[str]:
     yield f"cache: at most {cache.max_bytes} bytes, {kept}"
     if cache.upstream:
         yield f"cache: warm data come from {', '.join(cache.upstream)}"
-        yield f"cache: {_count(cache.workers, 'worker')}, and {cache.length} fetches may wait for one"
+        yield f"cache: {count(cache.workers, 'worker')}, and {cache.length} fetches may wait for one"
     for warm in cache.warm:
         yield (
             f"warm data {warm.type}: {warm.object}.{warm.name}, good for {figure(warm.ttl_s)} s, "
-            f"priority {warm.priority}, {_count(min(warm.workers, cache.workers), 'worker')} at most"
+            f"priority {warm.priority}, {count(min(warm.workers, cache.workers), 'worker')} at most"
         )
 
 
@@ -213,50 +161,11 @@ def _warn_of_cache(cache: CacheConfig) -> Iterator[str]:
         yield "[cache] has an upstream and no [[cache.warm]]: nothing is fetched"
 
 
-def _rate(per_minute: float | None) -> str:
-    return "no limit a minute" if per_minute is None else f"{figure(per_minute)} a minute"
-
-
-def _warn_of_queue(config: Config, queue: QueueConfig) -> Iterator[str]:
-    endless = [backend.name for backend in config.backends if _takes(backend) and backend.capacity is None]
-    if endless:
-        yield f"without capacity of {_names(endless)} there is always room: no free place is waited for in [queue]"
-    if not config.state.file:
-        yield "[queue] without [state] file: a restart forgets all places but those of clients that show their Ticket"
-    if not queue.keys_file:
-        yield "[queue] has no keys_file: no client gets a Turn"
-    yield from _warn_of_other_masters(config.choice)
-    if queue.per_minute == 0:
-        yield "[queue] per_minute is 0: nobody is let in"
-    if not any(fnmatchcase(DEFAULT, template.pattern) for template in queue.templates):
-        yield f"no [[queue.template]] fits {quoted(DEFAULT)}: clients that name no Queue are denied"
-    for number, template in enumerate(queue.templates):
-        entry = f"[[queue.template]] {quoted(template.pattern)}"
-        if template.per_minute == 0:
-            yield f"{entry} per_minute is 0: nobody is let in from its queues"
-        before = next((each.pattern for each in queue.templates[:number] if _fits_all_of(each, template)), None)
-        if before is not None:
-            yield f"{entry} stands behind {quoted(before)}, which fits all that it fits: no queue is opened from it"
-
-
-def _warn_of_other_masters(choice: ChoiceConfig) -> Iterator[str]:
-    if choice.masters > 1:
-        yield "each of several masters has a [queue] of its own: its order and per_minute hold at that one alone"
-    if choice.panic is Panic.LAST_KNOWN:
-        yield "while no probe is answered [queue] lets nobody in, whatever [choice] panic says"
-
-
-def _fits_all_of(one: TemplatePolicy, other: TemplatePolicy) -> bool:
-    """Return whether one fits whatever the other fits, as far as that is plain to see."""
-    plain = not {*"*?["} & {*other.pattern}
-    return one.pattern == "*" or (plain and fnmatchcase(other.pattern, one.pattern))
-
-
 def _warn_of_pool(config: Config) -> Iterator[str]:
     outcome = "every client will be told NoServer" if config.queue is None else "nobody is let in"
     if not config.backends:
         yield f"there is no [[backend]]: {outcome}"
-    elif not any(map(_takes, config.backends)):
+    elif not any(map(takes, config.backends)):
         yield f"every [[backend]] has weight 0 or capacity 0: {outcome}"
 
 
@@ -290,20 +199,16 @@ def _warn_of_addresses(config: Config) -> Iterator[str]:
     if not _is_local(config.master.listen.host):
         local = [name for where, name in told if _is_local(where.host)]
         if local:
-            yield f"clients on other machines cannot reach what they are told of {_names(local)}: set advertise"
+            yield f"clients on other machines cannot reach what they are told of {names(local)}: set advertise"
     for backend in config.backends:
         if backend.port == config.master.listen.port and places(backend.host) & places(config.master.listen.host):
-            yield f"the backend {_names([backend.name])} is the address that the master itself listens on"
+            yield f"the backend {names([backend.name])} is the address that the master itself listens on"
     owners: dict[tuple[str, int], list[str]] = {}
     for where, name in told:
         for place in places(where.host):
             owners.setdefault((place, where.port), []).append(name)
-    for shared in sorted({tuple(names) for names in owners.values() if len(names) > 1}):
-        yield f"clients are told one and the same address for {_names(shared)}"
-
-
-def _takes(backend: BackendConfig) -> bool:
-    return backend.weight > 0 and backend.capacity != 0
+    for shared in sorted({tuple(each) for each in owners.values() if len(each) > 1}):
+        yield f"clients are told one and the same address for {names(shared)}"
 
 
 def _told(backend: BackendConfig) -> tuple[Address, ...]:
@@ -318,12 +223,3 @@ def _is_local(host: str) -> bool:
         and (ipaddress.ip_address(place).is_loopback or ipaddress.ip_address(place).is_link_local)
         for place in places(host)
     )
-
-
-def _names(names: Sequence[str], most: int = 3) -> str:
-    shown = ", ".join(map(quoted, names[:most]))
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

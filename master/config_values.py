@@ -1,7 +1,7 @@
 """One value of the configuration file: its type, its bounds, and what is only asked of this one key.
 
 cattrs makes the types, with hooks that convert nothing but a whole number where a float is meant: by itself it would
-take `true` for the port 1 and "5" for five seconds.
+take `true` for the port 1 and "5" for five seconds. It is long because each key with a rule of its own is a function.
 """
 
 from __future__ import annotations

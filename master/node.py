@@ -3,6 +3,8 @@
 client -> server (TCPServer, with its DataPack) -> master (Master) -> server -> client
 servers (an LMList of monitors) -> pool <- master
 timer: logs whether a live backend exists
+
+It is longer than a page because all that a master is made of is put together, and changed by a reload, in this place.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from lambdamu.address import Address
 from lambdamu.client_tls import TlsPeer, Trust
 from lambdamu.machine import LMList, LogicalMachine
 from lambdamu.poller import make_poller
-from lambdamu.port import PortObserver
 from lambdamu.resolver import Resolver
 from lambdamu.tcp_link import TCPLink
 from master.access import Credentials, read_credentials
@@ -33,7 +34,7 @@ from master.entrances import Entrance, Entrances, Sockets
 from master.event_log import EventLog
 from master.metrics import Metrics
 from master.monitor import Monitor
-from master.observer import Logger, Observer
+from master.observer import CacheObserver, Logger, Observer
 from master.pool_config import make_backend, make_health, make_pool
 from master.pool_watch import PoolWatch
 from master.probe import Questions
@@ -286,16 +287,6 @@ class Node(LogicalMachine):
             probing=self._probing,
             load=backend.load,
         )
-
-
-class CacheObserver(PortObserver):
-    """Hears what happens at the port of the cache: what clients of the master do is counted apart from it."""
-
-    def __init__(self, node: PortObserver) -> None:
-        self._node = node
-
-    def cannot_accept(self, error: OSError) -> None:
-        self._node.cannot_accept(error)
 
 
 def _make_cache(config: Config, rng: random.Random) -> CacheHouse | None:

@@ -215,3 +215,13 @@ class Observer(PortObserver, ProbeObserver):
         tell(change.kind, backend=name, **change.details, left_out=change.left_out)
         left_out = f" ({change.left_out} changes before it were left out)" if change.left_out else ""
         self._events.add(change.at, change.kind, change.text + left_out, name)
+
+
+class CacheObserver(PortObserver):
+    """Hears what happens at the port of the cache: what clients of the master do is counted apart from it."""
+
+    def __init__(self, node: PortObserver) -> None:
+        self._node = node
+
+    def cannot_accept(self, error: OSError) -> None:
+        self._node.cannot_accept(error)

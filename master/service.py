@@ -31,7 +31,8 @@ from master.core.pool import Ask, Assignment, Member, Pool, Refused
 from master.core.reading import find_rivals
 from master.doors import Doors
 from master.told import AnswerPolicy, describe
-from master.waiting.desk import Desk, Outcome, Visit
+from master.waiting.desk import Desk
+from master.waiting.visits import Outcome, Visit
 
 _ALTERNATES: Final = 2
 """How many other backends a client that wants them is told."""

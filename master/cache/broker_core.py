@@ -16,6 +16,8 @@ its asker is told at once, also in the middle of the queue and while a worker ha
 
 An entry is given out for an answer exactly once, or it was withdrawn. Whoever waits for what somebody else fetches is
 parked: it has a deadline and an answer like all others, but neither a place in the queue nor a worker.
+
+It is long because the stages of an entry are one machine.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """The store of the cache: sessions, what belongs to them, devices and warm data, in bounded memory. Pure.
 
+It is longer than others because every call that has to be atomic stands here.
+
 Each call is atomic: nothing is awaited within, and nothing is shared with a thread. Time is the store's alone: `now`,
 in seconds of one monotonic clock, also where a writer says otherwise. What is expired is gone at the moment of use;
 `sweep` gives its memory back. What belongs to a session ends with it.

@@ -6,6 +6,8 @@ opens the file meanwhile: no memory is shared, so nothing of it lies on the disk
 
 Each commit counts itself in the file, and before each it is looked whether the file is the one that was opened: what
 was taken away or replaced is noticed, and all is written anew. A disk that takes no writes is read by a copy.
+
+It is long because each of these ways out of trouble is a function.
 """
 
 from __future__ import annotations

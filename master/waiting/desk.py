@@ -7,18 +7,17 @@ heard. Those who wait on their connection (plain clients) are told when `settle`
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import attrs
 
-from lambdamu.messages import TURN, QueueReason, Reason, Result
+from lambdamu.messages import TURN, QueueReason, Result
 from lambdamu.networks import Networks
 from lambdamu.passes import VIP
 from lambdamu.turns import NOBODY, backend_hash
 from master.ask_data import spelled
-from master.core.answers import Ask, Assignment, Refused, State
+from master.core.answers import Assignment, Refused, State
 from master.core.answers import Reason as PoolReason
 from master.core.pool import Pool
 from master.queue.answers import Again, Closed, Denied, Go, QueueAsk, SignedPlace, Waiting
@@ -31,72 +30,12 @@ from master.queue.ticket_text import TicketText, queue_hash
 from master.told import AnswerPolicy, describe
 from master.waiting.grants import Grant
 from master.waiting.turns import Turns
+from master.waiting.visits import TEXTS, TOLD, Held, Outcome, Visit
 
 _DEAD: Final = frozenset({State.DOWN, State.LOST, State.STALE, State.MAINT, State.UNPROBED})
 """A backend in one of these has lost its users. One that is ejected is so by the word of clients, which is no proof."""
 _CLOSED: Final = frozenset({State.DRAIN, State.EJECTED})
 """In one of these it has its users still, and gets no others."""
-_TEXTS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        Reason.LEFT: "the client has left",
-        QueueReason.FULL: "the queue is full",
-        QueueReason.CLOSED: "the door is closed",
-    }
-)
-"""Where the operator has no word for it."""
-_WAITS: Final = (
-    QueueReason.NO_PLACE,
-    QueueReason.NO_BACKEND,
-    QueueReason.FEWER_BACKENDS,
-    QueueReason.RATE,
-    QueueReason.CALLS,
-    QueueReason.HELD,
-    QueueReason.IN_LINE,
-)
-_TOLD: Final[tuple[tuple[Result, str], ...]] = (
-    *((Result.WAIT, reason) for reason in _WAITS),
-    *((Result.NO_SERVER, reason) for reason in (*_WAITS, QueueReason.FULL)),
-    *((Result.CLOSED, reason) for reason in (QueueReason.FULL, QueueReason.CLOSED, Reason.LEFT)),
-    *((Result.DENIED, reason) for reason in (QueueReason.NO_QUEUE, QueueReason.USED)),
-)
-"""All that the queue tells but for OK."""
-
-
-@attrs.frozen
-class Visit:
-    """Who asks, from the address `host`. `data`: the known keys of its ask; `rights`: those that its Pass gives.
-
-    `plain`: it says nothing of itself. `hold`: it waits on its connection.
-    """
-
-    ask: Ask
-    host: str
-    data: Mapping[str, Any]
-    rights: tuple[str, ...] = ()
-    plain: bool = False
-    hold: bool = False
-
-    @property
-    def wants(self) -> frozenset[str]:
-        wants: frozenset[str] = self.data.get("Want", frozenset())
-        return wants
-
-
-@attrs.frozen
-class Outcome:
-    """What somebody is told: `data` of the `result`, and why. `assignment`: where it was sent, if it was."""
-
-    result: Result
-    data: Mapping[str, Any]
-    reason: str
-    assignment: Assignment | None = None
-
-
-@attrs.frozen
-class Held:
-    """It is owed an answer: `number` is its place."""
-
-    number: int
 
 
 class Desk:
@@ -122,7 +61,7 @@ class Desk:
         """So many plain clients wait on their connections at once."""
         self.turned_away = 0
         """Plain clients that were told to come again because too many are held."""
-        self.told: dict[tuple[Result, str], int] = dict.fromkeys(_TOLD, 0)
+        self.told: dict[tuple[Result, str], int] = dict.fromkeys(TOLD, 0)
         """How often somebody was told so, by the result and its reason."""
         self._clock = clock
         self._pool = pool
@@ -267,7 +206,7 @@ class Desk:
     def _refuse(self, answer: Closed | Denied) -> Outcome:
         if isinstance(answer, Denied):
             return self._count(Outcome(Result.DENIED, {"Reason": answer.reason, "RetryAfter": None}, answer.reason))
-        text = answer.text or _TEXTS.get(answer.reason, "")
+        text = answer.text or TEXTS.get(answer.reason, "")
         data = {"Reason": answer.reason, "RetryAfter": answer.retry_after_s, "Text": text}
         return self._count(Outcome(Result.CLOSED, data, answer.reason))
 

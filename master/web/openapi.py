@@ -1,4 +1,6 @@
-"""What the API promises, as a document of OpenAPI 3.1. A test holds it against the routes and what they answer."""
+"""What the API promises, as a document of OpenAPI 3.1. A test holds it against the routes and what they answer.
+
+It is one long document."""
 
 from __future__ import annotations
 
