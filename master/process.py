@@ -68,18 +68,20 @@ async def run_master(config: Config, log: Logger, sink: Sink, path: str | None) 
     beating = variables(os.environ)
     if beating:
         log.info("environment", beats_file=beating[:_SHOWN_VARIABLES], left_out=len(beating[_SHOWN_VARIABLES:]))
-    try:
-        house = _build(config, log, sink, path, manager)
-    except EntranceError as exc:
-        log.error("cannot_listen", address=exc.place, error=exc.why)
-    except LineFileError as exc:
-        log.error("no_access_files", error=str(exc))
-    except TlsError as exc:
-        log.error("no_certificate", error=str(exc))
-    except TokensError as exc:
-        log.error("no_tokens", error=str(exc))
-    else:
-        return await house.run()
+    # Before anything listens: who tells it to stop from then on is heard.
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        try:
+            house = _build(config, log, sink, path, manager)
+        except EntranceError as exc:
+            log.error("cannot_listen", address=exc.place, error=exc.why)
+        except LineFileError as exc:
+            log.error("no_access_files", error=str(exc))
+        except TlsError as exc:
+            log.error("no_certificate", error=str(exc))
+        except TokensError as exc:
+            log.error("no_tokens", error=str(exc))
+        else:
+            return await house.run(signals)
     return 1
 
 
@@ -123,32 +125,31 @@ class _House:
     alerter: Alerter
     process: _Process
 
-    async def run(self) -> int:
+    async def run(self, signals: AsyncIterator[int]) -> int:
         """Run until a signal says stop; return the exit code."""
         process, log = self.process, self.process.log
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-            await self.keeper.restore()
+        await self.keeper.restore()
+        for each in self.lasting:
+            process.manager.starting(_TO_RESTORE_S)
+            await each.restore()
+        async with trio.open_nursery() as nursery:
+            await self._open(nursery)
+            nursery.start_soon(process.obey, signals, nursery)
+            nursery.start_soon(self.keeper.run)
             for each in self.lasting:
-                process.manager.starting(_TO_RESTORE_S)
-                await each.restore()
-            async with trio.open_nursery() as nursery:
-                await self._open(nursery)
-                nursery.start_soon(process.obey, signals, nursery)
-                nursery.start_soon(self.keeper.run)
-                for each in self.lasting:
-                    nursery.start_soon(each.run)
-                nursery.start_soon(self.alerter.run)
-                nursery.start_soon(process.operations.watch)
-                nursery.start_soon(process.manager.watch)
-                process.manager.ready(process.status())
-                first_round_s = self.config.probe.interval_s + self.config.probe.timeout_s
-                nursery.start_soon(spare_the_collector, first_round_s, process.node.count_tickets)
-                await process.finished(nursery)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.keeper.finish)
-                for each in self.lasting:
-                    nursery.start_soon(each.finish)
-                nursery.start_soon(self.alerter.finish, min(_ALERTS_S, _EXIT_SHARE * self.config.master.grace_s))
+                nursery.start_soon(each.run)
+            nursery.start_soon(self.alerter.run)
+            nursery.start_soon(process.operations.watch)
+            nursery.start_soon(process.manager.watch)
+            process.manager.ready(process.status())
+            first_round_s = self.config.probe.interval_s + self.config.probe.timeout_s
+            nursery.start_soon(spare_the_collector, first_round_s, process.node.count_tickets)
+            await process.finished(nursery)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.keeper.finish)
+            for each in self.lasting:
+                nursery.start_soon(each.finish)
+            nursery.start_soon(self.alerter.finish, min(_ALERTS_S, _EXIT_SHARE * self.config.master.grace_s))
         process.manager.close()
         log.info("stopped")
         return process.exit_code
