@@ -255,4 +255,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestStoreMachine = Machine.TestCase
-TestStoreMachine.settings = settings(max_examples=150, stateful_step_count=50)
+TestStoreMachine.settings = settings(max_examples=80, stateful_step_count=50)

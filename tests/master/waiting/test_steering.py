@@ -34,8 +34,8 @@ def test_where_backends_tell_their_cpu_fewer_are_let_in_than_the_count_would_all
     house.room.asks_cpu = frozenset({"b0"})
     house.users["b0"] = 450
     house.tick()
-    people = [f"person {number}" for number in range(400)]
-    for _ in range(180):
+    people = [f"person {number}" for number in range(300)]
+    for _ in range(40):
         say_cpu(house, 0.6)  # users weigh more than the capacity says
         house.tick(1)
         for who in list(people):
