@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import attrs
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 
 from lambdamu.breaker import State
 from master.cache.rows import Table
-from master.metric_families import by, counters, gauge_of, gauges, total
+from master.metric_families import by, counters, gauge, gauge_of, gauges, kept, total
 
 if TYPE_CHECKING:
     from master.cache.house import CacheHouse
@@ -76,9 +76,9 @@ class CacheMetrics:
 
     def _broker(self, now: float) -> Iterator[Metric]:
         broker, core = self.house.broker, self.house.broker.core
-        yield _gauge("cache_queue_length", "Fetches that wait for a worker.", core.length)
-        yield _gauge("cache_queue_oldest_seconds", "How long the first of them has waited.", core.oldest_s(now))
-        yield _gauge("cache_waiting", "Asks that wait for a fetch.", core.parked)
+        yield gauge("cache_queue_length", "Fetches that wait for a worker.", core.length)
+        yield gauge("cache_queue_oldest_seconds", "How long the first of them has waited.", core.oldest_s(now))
+        yield gauge("cache_waiting", "Asks that wait for a fetch.", core.parked)
         busy = (((kind,), float(core.busy.get(kind, 0))) for kind in core.policy.per_kind)
         yield from gauges("cache_workers_busy", "Workers that are busy, by what they fetch.", busy, ("kind",))
         steps = {
@@ -115,7 +115,7 @@ class CacheMetrics:
             "fetched": counts.warmed,
         }
         yield by("cache_app_starts", "AppStarts, and what they brought about.", "step", starts)
-        yield _gauge("cache_flights", "Data that are awaited from the upstream.", len(warm.fetches.flights))
+        yield gauge("cache_flights", "Data that are awaited from the upstream.", len(warm.fetches.flights))
 
     def _upstream(self, now: float) -> Iterator[Metric]:
         if self.house.upstream is not None:
@@ -127,11 +127,4 @@ class CacheMetrics:
         keeper = self.house.keeper
         if keeper is None or not self.house.config.file:
             return
-        yield _gauge("cache_store_failing", "1: the cache could not be written last.", keeper.failing)
-        yield _gauge("cache_unwritten", "Changes of the cache that would be lost now.", keeper.unwritten)
-        yield total("cache_commits", "Times the cache was written.", keeper.commits)
-        yield total("cache_store_failures", "Times the cache could not be written or read.", keeper.failures)
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"lambdamu_{name}", text, value)
+        yield from kept("cache", "the cache", keeper)

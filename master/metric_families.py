@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from master.kept import Kept
+
 PART: Final = 200
 """So many series of one family are collected in one go, in less than a millisecond."""
 Series = tuple[tuple[str, ...], float]
@@ -24,6 +26,18 @@ def by(name: str, text: str, label: str, values: Mapping[Any, float]) -> Metric:
     for word, value in values.items():
         family.add_metric([word], value)
     return family
+
+
+def kept(prefix: str, what: str, keeper: Kept) -> Iterator[Metric]:
+    """Yield how something is kept beyond the process; `what` is the word for it."""
+    yield gauge(f"{prefix}_store_failing", f"1: {what} could not be written last.", keeper.failing)
+    yield gauge(f"{prefix}_unwritten", f"Changes of {what} that would be lost now.", keeper.unwritten)
+    yield total(f"{prefix}_commits", f"Times {what} was written.", keeper.commits)
+    yield total(f"{prefix}_store_failures", f"Times {what} could not be written or read.", keeper.failures)
+
+
+def gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"lambdamu_{name}", text, value)
 
 
 def gauge_of(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:

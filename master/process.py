@@ -181,7 +181,6 @@ def _make_cache_keeper(node: Node, log: Logger) -> Iterator[Lasts]:
     from master.cache.keeper import CacheKeeper  # noqa: PLC0415 - few need it
 
     config = node.cache.config
-    node.cache.sweeps = False  # the keeper does
     file = SqliteCache(config.file) if config.file else None
     epoch_s = time.time() - trio.current_time()
     keeper = CacheKeeper(node.cache.store, file, config.commit_s, log, partial(_tell, node), epoch_s=epoch_s)

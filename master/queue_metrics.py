@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import attrs
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 
-from master.metric_families import Series, by, gauge_of, gauges, total
+from master.metric_families import Series, by, gauge, gauge_of, gauges, kept, total
 from master.queue.limits import Limit
 from master.queue.policy import Mode
 from master.queue.ticket import Lane
@@ -46,15 +46,15 @@ class QueueMetrics:
         """Yield all of it, in parts."""
         room, queues = self.room, self.room.queues
         yield from gauges("queue_waiting", "People who wait.", self._waiting(), ("template", "lane"))
-        yield _gauge("queue_oldest_wait_seconds", "How long the first of any lane has waited.", self._oldest(now))
+        yield gauge("queue_oldest_wait_seconds", "How long the first of any lane has waited.", self._oldest(now))
         drain = self._drain()
         if drain is not None:
-            yield _gauge("queue_drain_per_second", "Claims a second, measured where people wait.", drain)
-        yield _gauge("queue_queues", "Queues to which anybody belongs.", queues.lines.used)
+            yield gauge("queue_drain_per_second", "Claims a second, measured where people wait.", drain)
+        yield gauge("queue_queues", "Queues to which anybody belongs.", queues.lines.used)
         book = queues.book
         stages = {"waiting": book.waiting, "called": len(book.called), "claimed": book.claimed, "missed": book.missed}
         yield gauge_of("queue_tickets", "Tickets by stage.", "stage", stages)
-        yield _gauge("queue_held", "Plain clients that wait on their connections.", room.desk.held)
+        yield gauge("queue_held", "Plain clients that wait on their connections.", room.desk.held)
         yield by("queue_steps", "What has become of tickets.", "step", attrs.asdict(queues.tally))
         yield self._answers()
         promises = {"kept": room.estimates.score.kept, "broken": room.estimates.score.broken}
@@ -103,31 +103,24 @@ class QueueMetrics:
         room, limits = self.room, self.room.queues.limits
         yield _states("queue_limit", "1: why nobody more was called last.", "limit", Limit, room.queues.limit)
         if limits.spare is not None:
-            yield _gauge("queue_free_places", "Free places to which nobody is called.", limits.spare)
+            yield gauge("queue_free_places", "Free places to which nobody is called.", limits.spare)
         if limits.gate.per_minute is not None:
-            yield _gauge("queue_rate_per_second", "The most that are called a second.", limits.gate.per_minute / 60)
+            yield gauge("queue_rate_per_second", "The most that are called a second.", limits.gate.per_minute / 60)
         if room.plan.planned_per_s is not None:
-            yield _gauge("queue_planned_per_second", "What the control loop would let in.", room.plan.planned_per_s)
+            yield gauge("queue_planned_per_second", "What the control loop would let in.", room.plan.planned_per_s)
         if room.plan.goal is not None:
-            yield _gauge("queue_goal_users", "Users at the target, by the control loop.", room.plan.goal)
+            yield gauge("queue_goal_users", "Users at the target, by the control loop.", room.plan.goal)
 
     def _kept(self) -> Iterator[Metric]:
         keeper = self.room.kept
         if keeper is None:
             return
-        yield _gauge("queue_store_failing", "1: the queue could not be written last.", keeper.failing)
-        yield _gauge("queue_unwritten", "Changes of the queue that would be lost now.", keeper.unwritten)
-        yield total("queue_commits", "Times the queue was written.", keeper.commits)
-        yield total("queue_store_failures", "Times the queue could not be written or read.", keeper.failures)
+        yield from kept("queue", "the queue", keeper)
 
 
 def _part(used: int, most: int) -> float:
     """Return how much is used; an operator may have lowered the bound below that."""
     return min(used / most, 1.0) if most else float(used > 0)
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"lambdamu_{name}", text, value)
 
 
 def _states(name: str, text: str, label: str, words: Iterable[str], current: str) -> Metric:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
@@ -24,28 +24,9 @@ from master.cache.warm_types import WarmPolicy
 if TYPE_CHECKING:
     from lambdamu.tls import TlsDoor
     from master.config_cache import CacheConfig
+    from master.kept import Kept
 
 _OWNER_BYTES: Final = 8
-_SWEEP_S: Final = 0.1
-_SWEPT_AT_ONCE: Final = 1000
-"""Rows whose time is over give their memory back so often, so many at once: it takes some milliseconds."""
-
-
-class Kept(Protocol):
-    """What is told of how the cache is kept beyond the process."""
-
-    failing: bool
-    """What was tried last, failed."""
-    written_at: float
-    """When the last commit ended well, or the start."""
-    commits: int
-    failures: int
-    """Both from the start."""
-
-    @property
-    def unwritten(self) -> int:
-        """Return how many changes would be lost now."""
-        ...
 
 
 class CacheHouse:
@@ -53,8 +34,6 @@ class CacheHouse:
 
     def __init__(self, config: CacheConfig, limits: PortLimits, rng: random.Random, secret: str = "") -> None:
         self.config = config
-        self.sweeps = True
-        """Whether nobody else sweeps the store."""
         self.keeper: Kept | None = None
         self._limits = attrs.evolve(
             limits, batch_bytes=config.batch_bytes, connections=config.connections, connections_per_address=0
@@ -87,16 +66,13 @@ class CacheHouse:
         return CachePort(self.service, self._limits, self.config.asks, observer=observer, tls=tls, knows=knows)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Fetch, and give back the memory of what is over, until cancelled."""
+        """Fetch, until cancelled. What is over is given back by its keeper."""
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self.broker.run)
                 if self.warm is not None:
                     await nursery.start(self.warm.run)
                 task_status.started()
-                while self.sweeps:
-                    await trio.sleep(_SWEEP_S)
-                    self.store.sweep(trio.current_time(), _SWEPT_AT_ONCE)
                 await trio.sleep_forever()
         finally:
             if self.upstream is not None:

@@ -174,6 +174,11 @@ class Queues:
         """Take on another mode, rate or bound. Where nobody is to enter, the calls go back to their places."""
         self._course.set(now, policy)
 
+    @property
+    def unwritten(self) -> int:
+        """Return how many changes the store has not been told of."""
+        return self.book.unwritten
+
     def take_changes(self, most: int = 10_000) -> Changes:
         """Return what the store has to write, so many rows at most; `give_back` if it could not."""
         return self.book.take_changes(self.numbers.unused, most)

@@ -54,6 +54,11 @@ class Changes:
     unused: tuple[NumberBlock, ...] | None
     anew: bool = False
 
+    @property
+    def last(self) -> bool:
+        """Whether all of the commit has been told with this one."""
+        return self.unused is not None
+
 
 _VALUES: Final = attrgetter(*TicketRow._fields)
 

@@ -9,7 +9,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
@@ -35,6 +35,7 @@ from master.waiting.turns import TurnKeys, Turns
 if TYPE_CHECKING:
     from lambdamu.keys import Keys
     from master.core.member import Member
+    from master.kept import Kept
 
 _SETTLE_S: Final = 0.1
 _LOOK_S: Final = 1.0
@@ -44,23 +45,6 @@ _PART: Final = 500
 """So many backends are looked at in one go: a millisecond."""
 _SETTLE_PER_BACKEND_S: Final = 5e-5
 """All of them are looked at less often where they are many: that is to take one part in twenty of the time."""
-
-
-class Kept(Protocol):
-    """What is told of how the queue is kept beyond the process."""
-
-    failing: bool
-    """What was tried last, failed."""
-    written_at: float
-    """When the last commit ended well, or the start."""
-    commits: int
-    failures: int
-    """Both from the start."""
-
-    @property
-    def unwritten(self) -> int:
-        """How many changes would be lost if the process were killed now."""
-        ...
 
 
 class WaitingRoom:
