@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import attrs
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from lambdamu.client_tls import Trust
     from lambdamu.keys import Keys
     from lambdamu.tls import TlsDoor
-    from master.config_cache import CacheConfig
-    from master.config_queue import QueueConfig
 
 TLS_FILES: Final = ("certificate", "key", "client_ca")
 
 _MOST_BYTES: Final = 4096
+
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -61,10 +61,10 @@ def find_files(config: Config, folder: str) -> tuple[Config, list[FileFault]]:
         warnings += _look_at_tls(tls)
     except LambdaMuError as exc:
         faults.append(FileFault("[tls]", getattr(exc, "which", "key"), str(exc)))
-    queue, queue_warnings, queue_faults = _find_signing_keys(config.queue, folder)
+    queue, queue_warnings, queue_faults = _find_secret(config.queue, "queue", "keys_file", folder, read_signing_keys)
     warnings += queue_warnings
     faults += queue_faults
-    cache, cache_warnings, cache_faults = _find_cache_secret(config.cache, folder)
+    cache, cache_warnings, cache_faults = _find_secret(config.cache, "cache", "secret_file", folder, read_mail)
     warnings += cache_warnings
     faults += cache_faults
     probe = attrs.evolve(probe, ca_file=_path(folder, probe.ca_file))
@@ -151,15 +151,19 @@ def read_mail(path: str) -> tuple[str, list[str]]:
     return lines[0], list(warn_of_open(file))
 
 
-def _find_signing_keys(queue: QueueConfig | None, folder: str) -> tuple[QueueConfig | None, list[str], list[FileFault]]:
-    if queue is None or not queue.keys_file:
-        return queue, [], []
-    path = _path(folder, queue.keys_file)
+def _find_secret(
+    table: T, name: str, key: str, folder: str, read: Callable[[str], tuple[object, list[str]]]
+) -> tuple[T, list[str], list[FileFault]]:
+    """Return a table that may not be there with the path of its secret from where the process stands, and warnings."""
+    given = getattr(table, key, "")
+    if not given:
+        return table, [], []
+    path = _path(folder, given)
     try:
-        _, warnings = read_signing_keys(path)
+        _, warnings = read(path)
     except LineFileError as exc:
-        return queue, [], [FileFault("[queue]", "keys_file", str(exc))]
-    return attrs.evolve(queue, keys_file=path), warnings, []
+        return table, [], [FileFault(f"[{name}]", key, str(exc))]
+    return attrs.evolve(table, **{key: path}), warnings, []  # type: ignore[misc]
 
 
 def read_signing_keys(path: str) -> tuple[Keys, list[str]]:
@@ -171,14 +175,3 @@ def read_signing_keys(path: str) -> tuple[Keys, list[str]]:
     if keys.signer is None:
         raise LineFileError(f"{path} holds public keys alone, and a private one has to sign")
     return keys, list(warn_of_open(file))
-
-
-def _find_cache_secret(cache: CacheConfig | None, folder: str) -> tuple[CacheConfig | None, list[str], list[FileFault]]:
-    if cache is None or not cache.secret_file:
-        return cache, [], []
-    path = _path(folder, cache.secret_file)
-    try:
-        _, warnings = read_mail(path)
-    except LineFileError as exc:
-        return cache, [], [FileFault("[cache]", "secret_file", str(exc))]
-    return attrs.evolve(cache, secret_file=path), warnings, []

@@ -130,18 +130,6 @@ def _table(name: str, cls: type[Any], old: Config, new: Config) -> Iterator[tupl
         yield change.key in _LIVE.get(cls, ()), change
 
 
-def _warm(old: CacheConfig | None, new: CacheConfig | None) -> Iterator[Changed]:
-    """Yield which warm data there are, where that is different, and each key of those that stay."""
-    if old is None or new is None or old.warm == new.warm:
-        return
-    before, after = ({each.type: each for each in cache.warm} for cache in (old, new))
-    if list(before) != list(after):
-        yield Changed("[cache]", "warm", tuple(before), tuple(after))
-    for number in after:
-        if number in before:
-            yield from _keys(f"[[cache.warm]] {number}", before[number], after[number])
-
-
 def _alone(old: Config, new: Config) -> Iterator[Changed]:
     """Yield whether there is a port for clients, where that is different."""
     if old.alone != new.alone:
@@ -156,15 +144,24 @@ def _trust(old: Config, new: Config) -> Iterator[Changed]:
 
 
 def _templates(old: QueueConfig | None, new: QueueConfig | None) -> Iterator[Changed]:
-    """Yield which templates there are, and in which order, where that is different; and each key of those that stay."""
-    if old is None or new is None:
-        return
-    before, after = ({each.pattern: each for each in queue.templates} for queue in (old, new))
+    if old is not None and new is not None:
+        before, after = ({each.pattern: each for each in queue.templates} for queue in (old, new))
+        yield from _rows("queue", "template", before, after)
+
+
+def _warm(old: CacheConfig | None, new: CacheConfig | None) -> Iterator[Changed]:
+    if old is not None and new is not None:
+        before, after = ({each.type: each for each in cache.warm} for cache in (old, new))
+        yield from _rows("cache", "warm", before, after)
+
+
+def _rows(entry: str, key: str, before: Mapping[Any, object], after: Mapping[Any, object]) -> Iterator[Changed]:
+    """Yield which tables an array has, and in which order, where that is different; and each key of those that stay."""
     if list(before) != list(after):
-        yield Changed("[queue]", "template", tuple(before), tuple(after))
-    for pattern in after:
-        if pattern in before:
-            yield from _keys(f"[[queue.template]] {quoted(pattern)}", before[pattern], after[pattern])
+        yield Changed(f"[{entry}]", key, tuple(before), tuple(after))
+    for name in after:
+        if name in before:
+            yield from _keys(f"[[{entry}.{key}]] {_show(name)}", before[name], after[name])
 
 
 def _keys(entry: str, old: Any, new: Any) -> Iterator[Changed]:
