@@ -126,6 +126,18 @@ class QueueReason(StrEnum):
     """With this ticket somebody has been let in."""
 
 
+QUEUE_WAITS: Final = (
+    QueueReason.NO_PLACE,
+    QueueReason.NO_BACKEND,
+    QueueReason.FEWER_BACKENDS,
+    QueueReason.RATE,
+    QueueReason.CALLS,
+    QueueReason.HELD,
+    QueueReason.IN_LINE,
+)
+"""Those of them that come with a place."""
+
+
 class LinkFault(StrEnum):
     """Why a question to a peer failed: the same word in logs, metrics and explanations."""
 

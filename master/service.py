@@ -122,16 +122,8 @@ class Master(LMObject):
 
     def _say(self, now: float, visit: Visit, peer: Peer, told: Outcome) -> Sequence[Message]:
         """Note an answer of the desk, and put it into words."""
-        if not visit.plain:
-            self.answers.note(self._told(now, visit.ask, peer, told))
-        elif now >= self.answers.plain_due:
-            self.answers.note_plain(self._told(now, visit.ask, peer, told))
+        self._note(now, visit.ask, peer, told.assignment or told, plain=visit.plain)
         return self._answer(told.result, told.data)
-
-    def _told(self, now: float, ask: Ask, peer: Peer, told: Outcome) -> Answer:
-        if told.assignment is not None:
-            return self._sent(now, ask, peer, told.assignment)
-        return Answer(now, ask.client, network_of_peer(peer.host), ask.zone, told.result, told.reason, None)
 
     def deny(self, now: float, denied: Denied, peer: Peer, data: Mapping[str, Any] = _PLAIN) -> Sequence[Message]:
         """Say no. It is noted as a plain ask is: strangers push nobody out of the log who may ask."""
@@ -146,8 +138,7 @@ class Master(LMObject):
         self, now: float, ask: Ask, peer: Peer, wants: frozenset[str] = frozenset(), *, plain: bool
     ) -> Sequence[Message]:
         assignment = self._pool.assign(now, self.rng, ask)
-        if not plain or now >= self.answers.plain_due:
-            self._note(now, ask, peer, assignment, plain=plain)
+        self._note(now, ask, peer, assignment, plain=plain)
         if isinstance(assignment, Assignment):
             return self._answer(Result.OK, describe(assignment, wants, self.policy.ttl_s))
         return self.refuse()
@@ -180,16 +171,16 @@ class Master(LMObject):
             return answers.walk_in
         return answers.answer if self.doors is None else answers.judge
 
-    def _note(self, now: float, ask: Ask, peer: Peer, given: Assignment | Refused, *, plain: bool) -> None:
+    def _note(self, now: float, ask: Ask, peer: Peer, given: Assignment | Refused | Outcome, *, plain: bool) -> None:
+        """Note where somebody was sent, or why not; of plain asks when one is due."""
+        if plain and now < self.answers.plain_due:
+            return
         if isinstance(given, Assignment):
             answer = self._sent(now, ask, peer, given)
         else:
-            network = network_of_peer(peer.host)
-            answer = Answer(now, ask.client, network, ask.zone, Result.NO_SERVER, given.why, None)
-        if plain:
-            self.answers.note_plain(answer)
-        else:
-            self.answers.note(answer)
+            result, why = (Result.NO_SERVER, given.why) if isinstance(given, Refused) else (given.result, given.reason)
+            answer = Answer(now, ask.client, network_of_peer(peer.host), ask.zone, result, why, None)
+        (self.answers.note_plain if plain else self.answers.note)(answer)
 
     def _sent(self, now: float, ask: Ask, peer: Peer, given: Assignment) -> Answer:
         member = self._pool[given.place.name]

@@ -18,11 +18,12 @@ has counted. So a `MemoryStore` serves, too, in place of a disk that cannot be w
 from __future__ import annotations
 
 import random
-from collections import deque
 from typing import Final
 
 import attrs
 from attrs.validators import ge
+
+from master.queue.numbers import NumberBlock, Numbers
 
 BLOCK: Final = 16384
 """So many are reserved at a time: one operation of the store in 16 seconds, at a thousand turns a second."""
@@ -46,31 +47,22 @@ class TurnNumbers:
 
     size: int = attrs.field(default=BLOCK, validator=ge(1))
     low: int = attrs.field(default=LOW, validator=ge(1))
-    _blocks: deque[tuple[int, int]] = attrs.field(factory=deque, init=False)
-    """First and end of what is left of each."""
-    _left: int = attrs.field(default=0, init=False)
+    _numbers: Numbers = attrs.field(factory=Numbers, init=False)
 
     @property
     def left(self) -> int:
         """Return how many can be given out before another block has come."""
-        return self._left
+        return len(self._numbers)
 
     @property
     def wanted(self) -> int:
         """Return how many numbers are to be reserved now; 0: there are enough."""
-        return self.size if self._left < self.low else 0
+        return self.size if self.left < self.low else 0
 
     def add(self, first: int, size: int) -> None:
         """Take in `size` numbers from `first` on, which were reserved for this process."""
-        self._blocks.append((first, first + size))
-        self._left += size
+        self._numbers.add(NumberBlock(first, first + size))
 
     def take(self) -> int | None:
         """Return a number that was never given before; None when there is none left."""
-        if not self._left:
-            return None
-        number, end = self._blocks.popleft()
-        if number + 1 < end:
-            self._blocks.appendleft((number + 1, end))
-        self._left -= 1
-        return number
+        return self._numbers.take()

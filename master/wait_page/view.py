@@ -11,21 +11,10 @@ from typing import Final
 import attrs
 
 from lambdamu.answers import Answer
-from lambdamu.messages import QueueReason, Reason, Result, as_count, as_text
+from lambdamu.messages import QUEUE_WAITS, QueueReason, Reason, Result, as_count, as_text
 from master.wait_page.texts import Language
 
 _SAID_BY_DENIED: Final = frozenset({QueueReason.NO_QUEUE, QueueReason.USED, Reason.TOO_FAST})
-_SAID_BY_WAIT: Final = frozenset(
-    {
-        QueueReason.NO_PLACE,
-        QueueReason.NO_BACKEND,
-        QueueReason.FEWER_BACKENDS,
-        QueueReason.RATE,
-        QueueReason.CALLS,
-        QueueReason.HELD,
-        QueueReason.IN_LINE,
-    }
-)
 _LONGEST_S: Final = 30 * 86400.0
 
 
@@ -125,7 +114,7 @@ def _wait(answer: Answer, language: Language, first: int) -> View:
         heading,
         place=language.say("place", people=language.number(ahead)) if ahead else language.say("next"),
         eta=_eta(answer, language),
-        note=language.say(reason) if reason in _SAID_BY_WAIT else "",
+        note=language.say(reason) if reason in QUEUE_WAITS else "",
         more=language.say("keep_open"),
         done=(max(first - ahead, 0) + 1) / (max(first, ahead) + 1),
         after_s=_after_s(answer),

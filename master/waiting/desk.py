@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import chain
 from typing import Final
 
 import attrs
@@ -59,8 +60,6 @@ class Desk:
         self.times = times
         self.max_held = 10_000
         """So many plain clients wait on their connections at once."""
-        self.turned_away = 0
-        """Plain clients that were told to come again because too many are held."""
         self.told: dict[tuple[Result, str], int] = dict.fromkeys(TOLD, 0)
         """How often somebody was told so, by the result and its reason."""
         self._clock = clock
@@ -78,6 +77,11 @@ class Desk:
         self._by_hash = {backend_hash(name): name for name in self._names}
 
     @property
+    def turned_away(self) -> int:
+        """How many plain clients were told to come again because too many are held."""
+        return self.told[Result.NO_SERVER, QueueReason.FULL]
+
+    @property
     def held(self) -> int:
         """How many wait on their connections."""
         return len(self._held)
@@ -85,7 +89,6 @@ class Desk:
     def ask(self, now: float, visit: Visit) -> Outcome | Held:
         """Answer a client; `Held`: say `hold` who is to be told, before anything else happens."""
         if visit.hold and len(self._held) >= self.max_held:
-            self.turned_away += 1
             return self._no_server(QueueReason.FULL)
         self._mind_the_pool()
         ask = self._read(now, visit)
@@ -154,17 +157,15 @@ class Desk:
         assignment = self._pool.assign(now, self._rng, attrs.evolve(visit.ask, alternates=0) if turned else visit.ask)
         if isinstance(assignment, Refused):
             return None
-        grant = Grant(assignment.place.name, until=now + self._epoch_s + self.turns.turn_s)
         if ticket.lane is Lane.RESUME:
             self.turns.resumed(ticket.client)
-        if turned:
-            grant = self._sign(now, grant, ticket.client)
+        grant = self._grant(now, assignment.place.name, ticket, turned=turned)
         self.queues.claim(now, ticket.number, grant.write())
         return self._ok(assignment, visit, grant.turn)
 
-    def _sign(self, now: float, grant: Grant, client: bytes | None) -> Grant:
-        turn = self.turns.sign(client, grant.name)
-        return attrs.evolve(grant, turn=turn, until=now + self._epoch_s + self.turns.turn_s)
+    def _grant(self, now: float, name: str, ticket: Ticket, *, turned: bool) -> Grant:
+        turn = self.turns.sign(ticket.client, name) if turned else None
+        return Grant(name, turn, now + self._epoch_s + self.turns.turn_s)
 
     def _put_back(self, now: float, ticket: Ticket, visit: Visit) -> Outcome | Held:
         waiting = self.queues.put_back(now, self._rng, ticket.number)
@@ -178,10 +179,11 @@ class Desk:
         assert grant is not None  # noqa: S101 - or it would have begun anew
         if self._is_awaited(grant.name):
             return self._no_server(QueueReason.NO_BACKEND)
-        ticket = self.queues.known(now, ask)
-        if TURN in visit.wants and grant.turn is None and ticket is not None:
-            grant = self._sign(now, grant, ticket.client)
-            self.queues.amend(ticket, grant.write())
+        if TURN in visit.wants and grant.turn is None:
+            ticket = self.queues.known(now, ask)
+            if ticket is not None:
+                grant = self._grant(now, grant.name, ticket, turned=True)
+                self.queues.amend(ticket, grant.write())
         turn = grant.turn if TURN in visit.wants else None
         place = self._pool[grant.name].place(visit.ask.family)
         return self._ok(Assignment(place, (), PoolReason.AGAIN), visit, turn)
@@ -277,7 +279,7 @@ class Desk:
         said = self.texts.read(text)
         if said is None or (client is not None and said.client not in (client, NOBODY)):
             return None
-        candidates = (queue or DEFAULT, DEFAULT, *(line.queue for line in self.queues.lines))
+        candidates = chain((queue or DEFAULT, DEFAULT), (line.queue for line in self.queues.lines))
         name = next((each for each in candidates if queue_hash(each) == said.queue), None)
         if name is None or said.lane not in Lane.__members__.values():
             return None

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import attrs
 
-from lambdamu.messages import QueueReason, Reason, Result
+from lambdamu.messages import QUEUE_WAITS, QueueReason, Reason, Result
 from master.core.answers import Ask, Assignment
 
 TEXTS: Final[Mapping[str, str]] = MappingProxyType(
@@ -19,18 +19,9 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Where the operator has no word for it."""
-_WAITS: Final = (
-    QueueReason.NO_PLACE,
-    QueueReason.NO_BACKEND,
-    QueueReason.FEWER_BACKENDS,
-    QueueReason.RATE,
-    QueueReason.CALLS,
-    QueueReason.HELD,
-    QueueReason.IN_LINE,
-)
 TOLD: Final[tuple[tuple[Result, str], ...]] = (
-    *((Result.WAIT, reason) for reason in _WAITS),
-    *((Result.NO_SERVER, reason) for reason in (*_WAITS, QueueReason.FULL)),
+    *((Result.WAIT, reason) for reason in QUEUE_WAITS),
+    *((Result.NO_SERVER, reason) for reason in (*QUEUE_WAITS, QueueReason.FULL)),
     *((Result.CLOSED, reason) for reason in (QueueReason.FULL, QueueReason.CLOSED, Reason.LEFT)),
     *((Result.DENIED, reason) for reason in (QueueReason.NO_QUEUE, QueueReason.USED)),
 )
