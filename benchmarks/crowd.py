@@ -1,4 +1,7 @@
-"""`crowd`: a rush by real sockets: tens of thousands join the queue within a second, and are let in within a minute."""
+"""`crowd`: a rush by real sockets: tens of thousands join the queue within a second, and are let in within a minute.
+
+It is long because its table has a column a line.
+"""
 
 from __future__ import annotations
 

@@ -5,25 +5,24 @@ from __future__ import annotations
 import random
 import resource
 import sys
+from collections.abc import Iterator
 from typing import Final
 
 import trio
-from rich.text import Text
 
 from client_stub.crowd_run import CrowdRun
 from client_stub.crowd_tally import CrowdTally
 from client_stub.interrupt import until_signal
 from client_stub.load import file_slots
 from client_stub.options import ClientOptions
-from client_stub.report import backend_table
-from client_stub.show import Status, complain, put_json, put_line, put_table, span
+from client_stub.report import milliseconds, put_report
+from client_stub.show import Status, complain, span
 from client_stub.tally import FAILED, quantiles
 from lambdamu.caller import Caller
 
 _REFRESH_S: Final = 0.2
 _LINE_S: Final = 5.0
 """Where lines stay they come so seldom."""
-_WORDS_SHOWN: Final = 5
 
 
 async def run_crowd(options: ClientOptions, caller: Caller, rng: random.Random) -> int:
@@ -41,7 +40,7 @@ async def run_crowd(options: ClientOptions, caller: Caller, rng: random.Random) 
 
     through = await until_signal(work)
     tally = run.crowd.tally
-    _report(tally, json=options.json)
+    put_report(tally.errors, tally.to_json, tally.backends, _lines(tally), json=options.json)
     if not through:
         left = f"; {tally.ended['left']} have left the queue" if tally.ended["left"] else ""
         complain(f"stopped by a signal{left}")
@@ -67,24 +66,16 @@ async def _show(tally: CrowdTally) -> None:
             status.say(tally.line())
 
 
-def _report(tally: CrowdTally, *, json: bool) -> None:
-    for word, count in tally.errors.most_common(_WORDS_SHOWN):
-        complain(f"{count} x {word}")
-    if json:
-        put_json(tally.to_json())
-        return
-    if tally.backends:
-        put_table(backend_table(tally.backends))
-    put_line(Text(tally.line()))
+def _lines(tally: CrowdTally) -> Iterator[str]:
+    yield tally.line()
     if tally.wait_s:
         order = "all in order" if not tally.overtaken else f"{tally.overtaken} were overtaken"
-        put_line(Text(f"waited {_spans(quantiles(tally.wait_s))}; {order}"))
+        yield f"waited {_spans(quantiles(tally.wait_s))}; {order}"
     if tally.promises:
-        put_line(Text(f"let in as soon as they were told: {tally.kept} of {tally.promises}"))
+        yield f"let in as soon as they were told: {tally.kept} of {tally.promises}"
     answered = tally.answer_s.quantiles()
     if answered["max"] is not None:
-        times = ", ".join(f"{name} {time_s * 1000:.1f} ms" for name, time_s in answered.items() if time_s is not None)
-        put_line(Text(f"answered in {times}"))
+        yield f"answered in {milliseconds(answered)}"
 
 
 def _spans(times: dict[str, float | None]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import resource
 import sys
-from collections.abc import Mapping
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 import trio
 from rich.console import Console
@@ -23,7 +24,7 @@ from lambdamu.address import Address
 from lambdamu.caller import Caller
 
 _REFRESH_S: Final = 0.1
-_REASONS_SHOWN: Final = 5
+_ERRORS_SHOWN: Final = 5
 
 
 async def run_load(options: ClientOptions, caller: Caller, rng: random.Random) -> int:
@@ -36,7 +37,7 @@ async def run_load(options: ClientOptions, caller: Caller, rng: random.Random) -
         return True
 
     through = await until_signal(work)
-    _report(load.tally, json=options.json)
+    put_report(load.tally.reasons, load.tally.to_json, load.tally.backends, _lines(load.tally), json=options.json)
     if not through:
         complain(f"stopped by a signal after {load.tally.done} of {options.clients} clients")
         return FAILED
@@ -61,20 +62,33 @@ async def _show_bar(tally: Tally, clients: int) -> None:
             await trio.sleep(_REFRESH_S)
 
 
-def _report(tally: Tally, *, json: bool) -> None:
-    for why, times in tally.reasons.most_common(_REASONS_SHOWN):
-        complain(f"{times} x {why}")
-    if json:
-        put_json(tally.to_json())
-        return
-    if tally.backends:
-        put_table(backend_table(tally.backends))
-    put_line(Text(f"asked {tally.asked}, no server {tally.no_server}, failed {tally.failed}"))
+def _lines(tally: Tally) -> Iterator[str]:
+    yield f"asked {tally.asked}, no server {tally.no_server}, failed {tally.failed}"
     if tally.answer_s:
-        put_line(Text(f"answered in {answer_times(tally)}"))
+        yield f"answered in {milliseconds(quantiles(tally.answer_s))}"
 
 
-def backend_table(backends: Mapping[Address, BackendTally]) -> Table:
+def put_report(
+    errors: Counter[str],
+    figures: Callable[[], dict[str, Any]],
+    backends: Mapping[Address, BackendTally],
+    lines: Iterable[str],
+    *,
+    json: bool,
+) -> None:
+    """Say what went wrong most often, and then the figures: as JSON, or backends in a table and the rest in lines."""
+    for word, count in errors.most_common(_ERRORS_SHOWN):
+        complain(f"{count} x {word}")
+    if json:
+        put_json(figures())
+        return
+    if backends:
+        put_table(_backend_table(backends))
+    for line in lines:
+        put_line(Text(line))
+
+
+def _backend_table(backends: Mapping[Address, BackendTally]) -> Table:
     table = Table("backend")
     for heading in ("sent", "connected", "failed"):
         table.add_column(heading, justify="right")
@@ -83,7 +97,6 @@ def backend_table(backends: Mapping[Address, BackendTally]) -> Table:
     return table
 
 
-def answer_times(tally: Tally) -> str:
-    """Return the quantiles of the answer times in milliseconds, as in `p50 1.2 ms, p90 2.0 ms`."""
-    times = quantiles(tally.answer_s).items()
-    return ", ".join(f"{name} {time_s * 1000:.1f} ms" for name, time_s in times if time_s is not None)
+def milliseconds(times: Mapping[str, float | None]) -> str:
+    """Return times in milliseconds, as in `p50 1.2 ms, p90 2.0 ms`, without those that are not known."""
+    return ", ".join(f"{name} {time_s * 1000:.1f} ms" for name, time_s in times.items() if time_s is not None)
