@@ -21,8 +21,9 @@ from master.cache.keeper import CacheKeeper
 from master.cache.leases import Lease
 from master.cache.rows import Changes, Key, Row, Table
 from master.cache.store import CacheStore
-from master.store import CacheFile, RowsLostError, SavedCache, SqliteCache, StoreBusyError, StoreError
+from master.store import CacheFile, RowsLostError, SavedCache, SqliteCache, StoreBusyError
 from tests.master.cache.making import device, entry, session, warm
+from tests.master.slow_disk import SlowDisk
 
 WALL = 1.8e9
 SETTLE_S = 0.01
@@ -34,20 +35,16 @@ def autojump_clock() -> trio.testing.MockClock:
     return virtual_clock(SETTLE_S)
 
 
-class Disk:
-    """A file in memory. Fails while it is told to, hangs while `held` is not set, and notes who calls."""
+class Disk(SlowDisk):
+    """A file in memory."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.rows: dict[tuple[Table, Key], Row] = {}
         self.fence = 0
-        self.full = False
         self.lost = False
-        self.held = threading.Event()
-        self.held.set()
         self.writes = 0
-        self.threads: set[int] = set()
         self.closed = False
-        self.at_once = self.most_at_once = 0
 
     def load(self, epoch_s: float) -> SavedCache:
         with self:
@@ -74,18 +71,6 @@ class Disk:
 
     def names(self) -> list[str]:
         return sorted(row.session for row in self.rows.values() if row.table is Table.SESSION)
-
-    def __enter__(self) -> None:
-        self.threads.add(threading.get_ident())
-        self.at_once += 1
-        self.most_at_once = max(self.at_once, self.most_at_once)
-        self.held.wait(20)
-        if self.full:
-            self.at_once -= 1
-            raise StoreError("the disk is full")
-
-    def __exit__(self, *fault: object) -> None:
-        self.at_once -= 1
 
 
 class Node:

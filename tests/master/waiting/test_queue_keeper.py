@@ -30,6 +30,7 @@ from master.queue.turn_numbers import TurnNumbers
 from master.store import MemoryStore, QueueStore, SavedQueue, SqliteStore, StoreBusyError, StoreError
 from master.waiting.keeper import TICKETS, QueueKeeper
 from tests.master.queue.desk import Steady, signed
+from tests.master.slow_disk import SlowDisk
 
 WALL = 1.8e9
 SETTLE_S = 0.05
@@ -41,18 +42,11 @@ def autojump_clock() -> trio.testing.MockClock:
     return virtual_clock(SETTLE_S)
 
 
-class Disk(MemoryStore):
-    """Fails while it is told to, hangs while `held` is not set, and notes who calls."""
-
+class Disk(SlowDisk, MemoryStore):
     def __init__(self) -> None:
         super().__init__()
-        self.full = False
-        self.held = threading.Event()
-        self.held.set()
         self.writes = 0
         self.sizes: list[int] = []
-        self.threads: set[int] = set()
-        self.at_once = self.most_at_once = 0
 
     def write_queue(self, parts: Sequence[Changes], epoch_s: float) -> None:
         self.writes += 1
@@ -74,16 +68,8 @@ class Disk(MemoryStore):
         return self._call(lambda: super(Disk, self).secret(name, fresh))
 
     def _call(self, work: Callable[[], Any]) -> Any:
-        self.threads.add(threading.get_ident())
-        self.at_once += 1
-        self.most_at_once = max(self.at_once, self.most_at_once)
-        try:
-            self.held.wait(20)
-            if self.full:
-                raise StoreError("the disk is full")
+        with self:
             return work()
-        finally:
-            self.at_once -= 1
 
 
 class Master:
