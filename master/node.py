@@ -24,7 +24,6 @@ from lambdamu.resolver import Resolver
 from lambdamu.tcp_link import TCPLink
 from master.access import Credentials, read_credentials
 from master.answer_log import AnswerLog
-from master.cache_metrics import CacheMetrics
 from master.config import BackendConfig, Config, MasterPolicy
 from master.config_queue import QueueConfig
 from master.config_secrets import make_trust, read_mail, read_signing_keys
@@ -39,18 +38,18 @@ from master.pool_config import make_backend, make_health, make_pool
 from master.pool_watch import PoolWatch
 from master.probe import Questions
 from master.probing import Probing
-from master.queue_metrics import QueueMetrics
-from master.queue_watch import watch_queue
 from master.reload import Difference, compare
 from master.service import Master
 from master.told import AnswerPolicy
-from master.waiting.room import WaitingRoom
 
 if TYPE_CHECKING:
     from lambdamu.keys import Keys
     from lambdamu.tls import TlsDoor
     from master.cache.house import CacheHouse
     from master.cache.port import CachePort
+    from master.cache_metrics import CacheMetrics
+    from master.queue_metrics import QueueMetrics
+    from master.waiting.room import WaitingRoom
 
 _LONGEST_GRID_S: Final = 0.02
 _GRID_SHARE: Final = 50
@@ -79,19 +78,11 @@ class Node(LogicalMachine):
         self.doors = make_doors(config.limits, config.access, rng)
         self._watch_doors()
         self.waiting = self._make_waiting()
-        self.queue_metrics = QueueMetrics(self.waiting) if self.waiting is not None else None
-        if self.queue_metrics is not None:
-            self.metrics.watch_other(self.queue_metrics.collect)
-            self.metrics.bounds.update(self.queue_metrics.bounds())
         desk = self.waiting.desk if self.waiting is not None else None
         self.master = Master(self.pool, _answers(config.master), rng, observer, self.answers, self.doors, desk)
         self.add(self.master)
         self.observer = observer
-        self.cache = _make_cache(config, rng)
-        if self.cache is not None:
-            cache_metrics = CacheMetrics(self.cache)
-            self.metrics.watch_other(cache_metrics.collect)
-            self.metrics.bounds.update(cache_metrics.bounds())
+        self.cache = self._make_cache()
         self.entrances = Entrances(config, self, self.master, observer, self._make_cache_port)
         self._watch_entrances()
         self.servers: LMList[Monitor, tuple[float, BackendConfig]] = LMList(self._make_monitor)
@@ -134,6 +125,8 @@ class Node(LogicalMachine):
                 await nursery.start(self.cache.run)
             if self.waiting is not None:
                 nursery.start_soon(self.waiting.run)
+                from master.queue_watch import watch_queue  # noqa: PLC0415 - as in `_make_waiting`
+
                 nursery.start_soon(watch_queue, self.waiting, self._log, self.events, self._rng)
             async with trio.open_nursery() as port:
                 task_status.started(await port.start(self.entrances.serve, sockets))
@@ -207,6 +200,9 @@ class Node(LogicalMachine):
         config = self.config
         if config.queue is None:
             return None
+        from master.queue_metrics import QueueMetrics  # noqa: PLC0415 - not all have a queue, and it takes its time
+        from master.waiting.room import WaitingRoom  # noqa: PLC0415
+
         room = WaitingRoom(
             config.queue,
             self.pool,
@@ -216,7 +212,25 @@ class Node(LogicalMachine):
             keys=_turn_keys_of(config.queue),
         )
         room.asks_cpu = _asks_cpu(config)
+        self._show(QueueMetrics(room))
         return room
+
+    def _make_cache(self) -> CacheHouse | None:
+        """Raise LineFileError when the file of its secret is not right."""
+        cache = self.config.cache
+        if cache is None:
+            return None
+        from master.cache.house import CacheHouse  # noqa: PLC0415 - few need it
+        from master.cache_metrics import CacheMetrics  # noqa: PLC0415
+
+        secret = read_mail(cache.secret_file)[0] if cache.secret_file else ""
+        house = CacheHouse(cache, self.config.limits, self._rng, secret)
+        self._show(CacheMetrics(house))
+        return house
+
+    def _show(self, metrics: QueueMetrics | CacheMetrics) -> None:
+        self.metrics.watch_other(metrics.collect)
+        self.metrics.bounds.update(metrics.bounds())
 
     def _make_cache_port(self, tls: TlsDoor | None) -> CachePort:
         assert self.cache is not None  # noqa: S101 - else it has no address
@@ -287,16 +301,6 @@ class Node(LogicalMachine):
             probing=self._probing,
             load=backend.load,
         )
-
-
-def _make_cache(config: Config, rng: random.Random) -> CacheHouse | None:
-    """Raise LineFileError when the file of its secret is not right."""
-    if config.cache is None:
-        return None
-    from master.cache.house import CacheHouse  # noqa: PLC0415 - few need it
-
-    path = config.cache.secret_file
-    return CacheHouse(config.cache, config.limits, rng, read_mail(path)[0] if path else "")
 
 
 def _trust_of(config: Config) -> Trust | None:

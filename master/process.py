@@ -36,7 +36,6 @@ from master.observer import Logger
 from master.operations import Operations
 from master.store import SqliteCache, Store, open_store
 from master.tokens import TokensError, TokensFile
-from master.waiting.lasting import Lasting
 
 if TYPE_CHECKING:
     from master.web.run import Web
@@ -171,6 +170,8 @@ class _House:
 def _make_lasting(node: Node, store: Store, log: Logger) -> Iterator[Lasts]:
     """Yield what keeps the queue beyond the process, where there is one."""
     if node.waiting is not None:
+        from master.waiting.lasting import Lasting  # noqa: PLC0415 - not all have a queue
+
         yield Lasting(node.waiting, store, log, partial(_tell, node))
 
 

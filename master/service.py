@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lambdamu.datapack import encode
 from lambdamu.messages import (
@@ -31,8 +31,10 @@ from master.core.pool import Ask, Assignment, Member, Pool, Refused
 from master.core.reading import find_rivals
 from master.doors import Doors
 from master.told import AnswerPolicy, describe
-from master.waiting.desk import Desk
 from master.waiting.visits import Outcome, Visit
+
+if TYPE_CHECKING:
+    from master.waiting.desk import Desk
 
 _ALTERNATES: Final = 2
 """How many other backends a client that wants them is told."""
