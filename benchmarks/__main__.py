@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 
 from benchmarks.asks import KEPT, SHORT
+from benchmarks.cache import CACHE
 from benchmarks.crowd import CROWD
 from benchmarks.figures import Sample
 from benchmarks.flood import FLOOD
@@ -29,7 +30,7 @@ from benchmarks.stage import Stage
 from benchmarks.tls import TLS
 from benchmarks.workshop import CannotMeasureError, Tools, make_tools
 
-_EACH: Final = (SHORT, KEPT, IDLE, PROBES, POOL, QUEUE, MIXED, OPERATORS, GATEWAY, TLS, FLOOD, CROWD)
+_EACH: Final = (SHORT, KEPT, IDLE, PROBES, POOL, QUEUE, MIXED, OPERATORS, GATEWAY, TLS, FLOOD, CROWD, CACHE)
 ALL: Final = {benchmark.name: benchmark for benchmark in _EACH}
 
 
@@ -46,9 +47,9 @@ ALL: Final = {benchmark.name: benchmark for benchmark in _EACH}
 @click.option("--python", default="/usr/bin/python3", show_default=True, help="The interpreter that runs ours.")
 @click.option("--json", "json_wanted", is_flag=True, help="Print one JSON document instead of tables.")
 def main(names: tuple[str, ...], rounds: int, seconds: float, python: str, json_wanted: bool) -> None:
-    """Measure ours beside HAProxy, nginx and a bare C loop.
+    """Measure ours beside HAProxy, nginx, a bare C loop and Redis.
 
-    NAME: short, kept, idle, probes, pool, queue, mixed, operators, gateway, tls, flood, crowd; all of them without one.
+    NAME: short, kept, idle, probes, pool, queue, mixed, operators, gateway, tls, flood, crowd, cache; all of them without one.
     """
     chosen = [ALL[name] for name in dict.fromkeys(names or ALL)]
     try:

@@ -1,4 +1,6 @@
-"""Times the store of the cache with its keeper beside it; run as a module, with the file to keep and a rate.
+"""Times the store of the cache with its keeper beside it; run as a module, with the file to keep, a rate, and seconds.
+
+A rate of 0: as fast as it goes.
 
 Sessions of 100 bytes are put and read, in slices between which the loop turns, as a port does it. Prints {figure:
 value}: pairs a second of wall time, and of CPU, threads included; the longest slice; what the keeper did.
@@ -22,7 +24,6 @@ from master.cache.rows import Row, Table
 from master.cache.store import CacheStore
 from master.store import SqliteCache
 
-_SECONDS: Final = 10.0
 _SESSIONS: Final = 100_000
 _SLICE: Final = 50
 """Pairs between two turns of the loop."""
@@ -31,10 +32,11 @@ _COMMIT_S: Final = 0.1
 
 
 def main() -> None:
-    print(json.dumps(trio.run(measure, sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 0.0)), flush=True)
+    file, rate, seconds = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+    print(json.dumps(trio.run(measure, file, rate, seconds)), flush=True)
 
 
-async def measure(file: str, rate: float) -> dict[str, float]:
+async def measure(file: str, rate: float, seconds: float) -> dict[str, float]:
     """Return pairs a second over `_SESSIONS` sessions, after each was put once; no more than `rate`, if not 0."""
     store = CacheStore(StorePolicy(max_bytes=2**30))
     keeper = CacheKeeper(
@@ -55,18 +57,18 @@ async def measure(file: str, rate: float) -> dict[str, float]:
             await trio.lowlevel.checkpoint()
         while keeper.unwritten:  # noqa: ASYNC110 - the keeper tells nobody
             await trio.sleep(_COMMIT_S)
-        figures = await _run(store, keeper, names, rng, rate)
+        figures = await _run(store, keeper, names, rng, rate, seconds)
         nursery.cancel_scope.cancel()
     await keeper.finish()
     return figures
 
 
 async def _run(
-    store: CacheStore, keeper: CacheKeeper, names: list[str], rng: random.Random, rate: float
+    store: CacheStore, keeper: CacheKeeper, names: list[str], rng: random.Random, rate: float, seconds: float
 ) -> dict[str, float]:
     pairs, longest_s, most_unwritten, commits = 0, 0.0, 0, keeper.commits
     began, cpu = time.perf_counter(), _cpu_s()
-    end = began + _SECONDS
+    end = began + seconds
     while (at := time.perf_counter()) < end:
         _pairs(store, rng.choices(names, k=_SLICE))
         longest_s = max(longest_s, time.perf_counter() - at)

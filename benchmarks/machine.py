@@ -58,6 +58,7 @@ def describe(python: Path, packages: str, cores: Cores) -> dict[str, str]:
         "C compiler": _first_line("cc", "--version"),
         "HAProxy": _first_line("haproxy", "-v"),
         "nginx": _first_line("nginx", "-v"),
+        "Redis": _first_line("redis-server", "--version"),
     }
     if cores.shared:
         facts["cores used"] += " (one core for both: rates and latencies mean little)"

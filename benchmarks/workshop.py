@@ -50,6 +50,10 @@ class Tools:
         """Return the load generator, which needs OpenSSL for `tls` alone. Raise CannotMeasureError without it."""
         return _compile(self.cache, "load", "-DTLS", "-lssl", "-lcrypto") if tls else self.load
 
+    def redis_py(self) -> Path:
+        """Return a folder with redis-py, with its parser in C. Raise CannotMeasureError where that cannot be had."""
+        return _install(self.cache, self.python, "redis[hiredis]==8.1.0")
+
 
 def make_tools(python: str) -> Tools:
     """Compile and install what is not in the cache yet. Raise CannotMeasureError when that is not possible."""
@@ -108,6 +112,16 @@ def _make_venv(cache: Path, python: str) -> Path:
     (folder / "complete").touch()
     _name_project(folder, project)
     return interpreter
+
+
+def _install(cache: Path, python: Path, what: str) -> Path:
+    folder = cache / f"lib-{_digest(output_of(str(python), '-VV'), what)}"
+    if not (folder / "complete").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+        _run(_INSTALL_S, *pip, "--target", str(folder), what)
+        (folder / "complete").touch()
+    return folder
 
 
 def _name_project(folder: Path, project: dict[str, Any]) -> None:
