@@ -26,6 +26,8 @@ from master.cache.warm_types import Age, Answer, NotServed, Warm, WarmPolicy, Wa
 
 _WRITE_S: Final = 0.5
 """A lease, and a worker, outlast the deadline of a fetch by so much."""
+_LATE_S: Final = _WRITE_S / 2
+"""An upstream that does not end by itself when its time is over is cut off so much later."""
 _LOOK_S: Final = (0.01, 0.1)
 """How soon it is looked whether another instance has fetched, at first and at last."""
 _REFUSED: Final = {
@@ -194,7 +196,8 @@ class Fetches:
         kind, within_s = flight.kind, until - trio.current_time()
         self.counts.calls += 1
         try:
-            with trio.move_on_after(within_s) as scope:
+            # The upstream keeps to its time itself, and has to see that it is over: its breaker counts that.
+            with trio.move_on_after(within_s + _LATE_S) as scope:
                 value = await self._upstream.fetch(kind, flight.key, flight.session, within_s)
             if scope.cancelled_caught:
                 raise UpstreamError(f"{kind.kind}: no answer within {within_s:.3g} s")

@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from lambdamu.address import Address
+from lambdamu.breaker import BreakerPolicy
 from lambdamu.port import PortLimits, PortObserver
 from master.cache.broker import Broker
 from master.cache.broker_core import BrokerPolicy
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
     from master.kept import Kept
 
 _OWNER_BYTES: Final = 8
+_OPEN_S: Final = 1.0
+_MOST_OPEN_S: Final = 5.0
+"""A peer that has failed is left alone for so long at first and at last: one call each time is no load for it."""
+_FULL_SHARE: Final = 0.8
+"""Of the workers, those that one of several peers may hold: one that hangs leaves the others some."""
+_LEASE_SPARE_S: Final = 30.0
+"""So much longer than a call a permit for it is good."""
 
 
 class CacheHouse:
@@ -47,7 +55,10 @@ class CacheHouse:
         self.warm: Warmer | None = None
         if config.upstream:
             self.upstream = WireUpstream(
-                [Address.parse(each) for each in config.upstream], rng=rng, value_bytes=config.value_bytes
+                [Address.parse(each) for each in config.upstream],
+                policy=_breaker_policy(config),
+                rng=rng,
+                value_bytes=config.value_bytes,
             )
             owner = secrets.token_hex(_OWNER_BYTES)
             self.warm = Warmer(self.store, self.broker, self.upstream, config.warm, owner, _warm_policy(config), rng)
@@ -82,6 +93,24 @@ class CacheHouse:
     def stop(self) -> None:
         """Take nothing new that has to be fetched; what has a worker is finished."""
         self.broker.stop()
+
+
+def _breaker_policy(config: CacheConfig) -> BreakerPolicy:
+    """Return when a peer of the upstream is left alone.
+
+    It is tried again so soon that who asks when it is back has to ask again, if at all, within the time that an answer
+    may take. One that is alone may have all workers: there is nobody to keep some of them for.
+    """
+    lifetimes = [kind.lifetime_s for kind in config.warm] or [_OPEN_S]  # without types nothing is called
+    shortest_s = min(lifetimes)
+    return BreakerPolicy(
+        slow_s=max(lifetimes) / 2,
+        open_s=min(_OPEN_S, shortest_s / 10),
+        max_open_s=min(_MOST_OPEN_S, shortest_s * 0.4),
+        lease_s=max(lifetimes) + _LEASE_SPARE_S,
+        workers=config.workers,
+        full_share=1.0 if len(config.upstream) == 1 else _FULL_SHARE,
+    )
 
 
 def _warm_policy(config: CacheConfig) -> WarmPolicy:

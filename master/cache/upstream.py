@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from lambdamu.address import Address
-from lambdamu.breaker import Breaker, BreakerPolicy, Fault, Permit, Refused
+from lambdamu.breaker import Breaker, BreakerPolicy, Fault, Permit, Refused, State
 from lambdamu.client_tls import Tls
 from lambdamu.datapack import WireLimits, encode
 from lambdamu.errors import LambdaMuError, LinkError, RemoteProtocolError
@@ -26,6 +26,9 @@ from master.cache.flights import Key
 from master.cache.warm_types import WarmType
 
 _LIMITS: Final = WireLimits(batch_bytes=2**20)
+_TRIAL_SHARE: Final = 0.5
+"""Of its time, for a call that finds out whether a peer is back: an answer that was lost is not waited for so long that
+those who come meanwhile, and are refused, come again for nothing."""
 _IDLE: Final = 100
 """So many connections to one peer are kept while nobody uses them."""
 
@@ -91,6 +94,8 @@ class WireUpstream:
             try:
                 # The time left is shared out, so that one peer that is silent does not spend it all.
                 share_s = (deadline - trio.current_time()) / (len(self.peers) - i)
+                if peer.breaker.state(trio.current_time()) is State.HALF_OPEN:
+                    share_s *= _TRIAL_SHARE
                 return await self._call(peer, permit, question, share_s)
             except LinkError as exc:
                 why = str(exc)

@@ -123,3 +123,26 @@ def test_types_that_ask_the_same_of_the_upstream_share_its_workers() -> None:
     assert config.cache is not None
     house = CacheHouse(config.cache, config.limits, random.Random(1))
     assert house.broker.core.policy.per_kind == {"o.n": 4}
+
+
+@pytest.mark.parametrize(("peers", "calls"), [(1, 400), (2, 320)])
+def test_one_upstream_may_have_all_workers_and_one_of_several_leaves_some_to_the_others(peers: int, calls: int) -> None:
+    config = parse(f"[cache]\nworkers = 400\nupstream = {[f'h:{port}' for port in range(1, peers + 1)]}")
+    assert config.cache is not None
+    upstream = CacheHouse(config.cache, config.limits, random.Random(1)).upstream
+    assert upstream is not None
+    assert {peer.breaker.policy.full_at for peer in upstream.peers} == {calls}
+
+
+@pytest.mark.parametrize("lifetime_s", [0.01, 2.0, 10.0, 600.0])
+def test_an_upstream_that_is_back_is_noticed_within_the_time_of_an_answer(lifetime_s: float) -> None:
+    warm = "[[cache.warm]]\nobject = 'o'\nname = 'n'\n"
+    text = f"[cache]\nupstream = ['h:1']\n{warm}type = 1\nlifetime_s = {lifetime_s}\n{warm}type = 2\nlifetime_s = 600"
+    config = parse(text)
+    assert config.cache is not None
+    upstream = CacheHouse(config.cache, config.limits, random.Random(1)).upstream
+    assert upstream is not None
+    policy = upstream.peers[0].breaker.policy
+    assert policy.max_open_s + lifetime_s / 2 < lifetime_s
+    assert policy.max_open_s <= 5.0
+    assert policy.lease_s > 600

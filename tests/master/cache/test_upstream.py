@@ -17,7 +17,7 @@ from lambdamu.datapack import encode
 from lambdamu.messages import Command, Message
 from lambdamu.tcp_server import open_listeners
 from master.cache.upstream import UpstreamError, WireUpstream
-from master.cache.warm_types import Warm, WarmType
+from master.cache.warm_types import NotServed, Warm, WarmType, Why
 from server_stub.backend import ServerOptions, serve
 from server_stub.products import ProductsFault
 from tests.master.cache.house import house, kinds
@@ -109,6 +109,33 @@ async def test_a_silent_one_costs_its_deadline_and_then_nothing_until_it_is_trie
         with pytest.raises(UpstreamError, match="none of its peers may be called now"):
             await fetch(upstream)
         assert not upstream.peers[0].idle
+
+
+async def test_one_that_was_silent_is_tried_for_half_the_time(backend: OpenBackend) -> None:
+    """Those who come meanwhile are refused: it is to be over before the time that they may wait is."""
+    async with backend(products_s=0.0, products_fault=ProductsFault.SILENT) as peer:
+        upstream = WireUpstream([peer.address], policy=BreakerPolicy(consecutive=1, open_s=0.01))
+        with pytest.raises(UpstreamError, match=r"did not answer within 0\.[34]"):
+            await fetch(upstream, within_s=0.4)
+        await trio.sleep(0.02)
+        with pytest.raises(UpstreamError, match=r"did not answer within 0\.(2|1)"):
+            await fetch(upstream, within_s=0.4)
+
+
+async def test_who_warms_up_from_a_silent_one_leaves_it_alone(backend: OpenBackend) -> None:
+    async with backend(products_s=0.0, products_fault=ProductsFault.SILENT) as peer:
+        upstream = WireUpstream([peer.address], policy=BreakerPolicy(consecutive=2, same_event_s=0.0, open_s=60.0))
+        async with house(upstream, types=kinds(lifetime_s=0.1)) as made:
+            session = made.log_in("ann")
+            for number in (1, 2):
+                assert isinstance(await made.warmer.get(session, number, 1), NotServed)
+            with trio.fail_after(5):
+                while upstream.peers[0].breaker.state(trio.current_time()) is not State.OPEN:  # noqa: ASYNC110 - it tells nobody
+                    await trio.sleep(0.01)
+            answer = await made.warmer.get(session, 3, 1)
+            assert isinstance(answer, NotServed)
+            assert answer.why is Why.UPSTREAM
+            assert "none of its peers may be called now" in answer.text
 
 
 async def test_the_next_one_is_asked_where_one_is_not_there(backend: OpenBackend, nobody: Address) -> None:
