@@ -12,6 +12,7 @@ from typing import Final
 import click
 from rich.console import Console
 
+from benchmarks.accident import ACCIDENT
 from benchmarks.asks import KEPT, SHORT
 from benchmarks.cache import CACHE
 from benchmarks.crowd import CROWD
@@ -28,9 +29,26 @@ from benchmarks.queue import QUEUE
 from benchmarks.report import Benchmark, Outcome, as_json, print_machine, print_outcome
 from benchmarks.stage import Stage
 from benchmarks.tls import TLS
+from benchmarks.warm import WARM
 from benchmarks.workshop import CannotMeasureError, Tools, make_tools
 
-_EACH: Final = (SHORT, KEPT, IDLE, PROBES, POOL, QUEUE, MIXED, OPERATORS, GATEWAY, TLS, FLOOD, CROWD, CACHE)
+_EACH: Final = (
+    SHORT,
+    KEPT,
+    IDLE,
+    PROBES,
+    POOL,
+    QUEUE,
+    MIXED,
+    OPERATORS,
+    GATEWAY,
+    TLS,
+    FLOOD,
+    CROWD,
+    CACHE,
+    WARM,
+    ACCIDENT,
+)
 ALL: Final = {benchmark.name: benchmark for benchmark in _EACH}
 
 
@@ -49,7 +67,8 @@ ALL: Final = {benchmark.name: benchmark for benchmark in _EACH}
 def main(names: tuple[str, ...], rounds: int, seconds: float, python: str, json_wanted: bool) -> None:
     """Measure ours beside HAProxy, nginx, a bare C loop and Redis.
 
-    NAME: short, kept, idle, probes, pool, queue, mixed, operators, gateway, tls, flood, crowd, cache; all of them without one.
+    NAME: short, kept, idle, probes, pool, queue, mixed, operators, gateway, tls, flood, crowd, cache, warm,
+    accident; all of them without one.
     """
     chosen = [ALL[name] for name in dict.fromkeys(names or ALL)]
     try:

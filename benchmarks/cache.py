@@ -94,7 +94,7 @@ CACHE: Final = Benchmark(
     notes=(
         "a pair is a put and a get: two asks, Session.Set and Session.Get of ours, SET and GET of Redis",
         "ours writes to SQLite every 0.1 s; Redis appends to its file, and has it on the disk each second",
-        f"{_AT_ONCE}: of ours on one connection, which redis-py cannot: there it is {_WINDOW} tasks, each with a connection",
+        f"{_AT_ONCE}: of ours on one connection; of redis-py, which cannot do that, {_WINDOW} tasks with one each",
         f"{_IN_A_WRITE}: the next ones go out when all are answered",
     ),
 )

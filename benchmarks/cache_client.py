@@ -1,6 +1,6 @@
 """A client of the cache service; run as a module with what it is to do, as JSON. Prints {figure: value}.
 
-It makes its sessions, says that it is ready, and begins at a line on standard input.
+It makes its sessions, says that it is ready, and begins at a line on standard input. Tests call its jobs, too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, Final
 
+import attrs
+
 from benchmarks.cache_line import Answer, Line, Lines, Question, word_of
 
 _VALUE: Final = bytes(range(100))
@@ -27,16 +29,21 @@ _SETTLE_S: Final = 5.0
 _LOGIN_S: Final = 1.0
 """From the start of an app to its first screen. People take longer."""
 _WARM_S: Final = 0.5
+_WELL_BEFORE_S: Final = 0.5
+"""What was asked so long before a silence had its answer before it."""
 
 Figures = dict[str, Any]
+Begin = Callable[[], object]
+"""Is called when all is ready; the job goes on when it returns."""
 
 
 def main() -> None:
-    job = json.loads(sys.argv[1])
-    print(json.dumps(_JOBS[job.pop("job")](job.pop("port"), **job)), flush=True)
+    given = json.loads(sys.argv[1])
+    job = _JOBS[given.pop("job")]
+    print(json.dumps(job(given.pop("port"), _wait_for_word, **given)), flush=True)
 
 
-def storm(port: int, lines: int, window: int, sessions: int, whole: bool, seconds: float) -> Figures:
+def storm(port: int, begin: Begin, lines: int, window: int, sessions: int, whole: bool, seconds: float) -> Figures:
     """Set and get sessions of 100 bytes, `window` questions unanswered on each line.
 
     `whole`: the next ones go out when all of a window are answered; else as answers come.
@@ -68,13 +75,13 @@ def storm(port: int, lines: int, window: int, sessions: int, whole: bool, second
 
         ask_for(_WARM_S)
         talk.settle(_SETTLE_S)
-        _wait_for_word()
+        begin()
         tally.begin()
         ask_for(seconds)
         return tally.figures(unanswered=talk.settle(_SETTLE_S))
 
 
-def steady(port: int, rate: float, fetched: float, sessions: int, seconds: float) -> Figures:
+def steady(port: int, begin: Begin, rate: float, fetched: float, sessions: int, seconds: float) -> Figures:
     """Ask `rate` a second by the clock: sessions are read and written, and of warm data the share `fetched` of all
     questions is of such as are not there. An answer counts from when its question was due.
     """
@@ -94,18 +101,18 @@ def steady(port: int, rate: float, fetched: float, sessions: int, seconds: float
                 return Question("Session", "Get", {"Session": session})
             return Question("Session", "Set", {"Session": session, "Value": _VALUE})
 
-        _wait_for_word()
+        begin()
         tally.begin()
         _by_the_clock(talk, rate, seconds, lambda at, line: line.ask(question(), tally.hear, at))
         return tally.figures(unanswered=talk.settle(_SETTLE_S))
 
 
-def screens(port: int, people: int) -> Figures:
+def screens(port: int, begin: Begin, people: int) -> Figures:
     """Look at first screens of five types: at once after a login, and after the app was started a second before it."""
     with Lines(port, 1) as talk:
         ids = _log_in(talk, people)
         talk.ask_all([Question("Device", "Bind", {"Session": each, "Device": f"phone {each}"}) for each in ids])
-        _wait_for_word()
+        begin()
         cold = [_screen(talk, each, 1) for each in ids]
         for each in ids:
             talk.all[0].tell(Question("Warm", "AppStart", {"Device": f"phone {each}", "Version": 2}))
@@ -121,10 +128,30 @@ def screens(port: int, people: int) -> Figures:
     }
 
 
-def accident(
-    port: int, upstream: int, rate: float, lifetime_s: float, well_s: float, silent_s: float, after_s: float
-) -> Figures:
-    """Ask `rate` a second for data that are not there, while the upstream, a process id, is stopped for `silent_s`."""
+@attrs.frozen
+class Silence:
+    """`rate` asks a second for data that are not there, each answered within `lifetime_s`; all is well for `well_s`,
+    the upstream is silent for `silent_s`, and then all is well for a lifetime and `after_s`.
+    """
+
+    rate: float
+    lifetime_s: float
+    well_s: float
+    silent_s: float
+    after_s: float
+
+
+def accident(port: int, begin: Begin, upstream: int, **course: float) -> Figures:
+    """Ask while the upstream, a process id, is stopped and goes on; `course` as in `Silence`."""
+
+    def fall_silent(silent: bool) -> None:
+        os.kill(upstream, signal.SIGSTOP if silent else signal.SIGCONT)
+
+    return ask_through(port, begin, Silence(**course), fall_silent)
+
+
+def ask_through(port: int, begin: Begin, course: Silence, fall_silent: Callable[[bool], object]) -> Figures:
+    """Ask, and have the upstream fall silent and come back meanwhile; return what the askers saw of it."""
     rng, versions = random.Random(1), count(1)
     asked: list[tuple[float, float, str]] = []
 
@@ -134,30 +161,30 @@ def accident(
 
     with Lines(port, 10) as talk:
         ids = _log_in(talk, 200)
-        _wait_for_word()
+        begin()
         began = time.perf_counter()
-        _by_the_clock(talk, rate, well_s, ask)
-        os.kill(upstream, signal.SIGSTOP)
+        _by_the_clock(talk, course.rate, course.well_s, ask)
+        fall_silent(True)
         stopped = time.perf_counter()
         try:
-            _by_the_clock(talk, rate, silent_s, ask)
+            _by_the_clock(talk, course.rate, course.silent_s, ask)
         finally:
-            os.kill(upstream, signal.SIGCONT)
+            fall_silent(False)
         back = time.perf_counter()
-        _by_the_clock(talk, rate, lifetime_s + after_s, ask)
-        unanswered = talk.settle(lifetime_s + _SETTLE_S)
+        _by_the_clock(talk, course.rate, course.lifetime_s + course.after_s, ask)
+        unanswered = talk.settle(course.lifetime_s + _SETTLE_S)
     words = Counter(word for at, _, word in asked if stopped <= at < back)
     late = [at for at, _, word in asked if at >= back and word != "data"]
     return {
         "asks": len(asked) + unanswered,
         "unanswered": unanswered,
         "longest_s": max(took_s for _, took_s, _ in asked),
-        "well_not_data": sum(word != "data" for at, _, word in asked if at < stopped - lifetime_s),
+        "well_not_data": sum(word != "data" for at, _, word in asked if at < stopped - _WELL_BEFORE_S),
         "silent": sum(words.values()),
         **{f"silent_{word.lower()}": words[word] for word in ("data", "Upstream", "Expired", "Full")},
         "silent_other": sum(n for word, n in words.items() if word not in ("data", "Upstream", "Expired", "Full")),
         "recovered_s": max(late, default=back) - back,
-        "not_data_after": sum(at >= back + lifetime_s for at in late),
+        "not_data_after": sum(at >= back + course.lifetime_s for at in late),
         "lasted_s": time.perf_counter() - began,
     }
 

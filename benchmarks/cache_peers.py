@@ -42,11 +42,13 @@ class Asked:
 
 
 def start_cache(stage: Stage, text: str = "", more: str = "") -> Server:
-    """Start a node for the cache alone, which keeps it in a file; `text`: more of `[cache]`, `more`: what follows it."""
+    """Start a node for the cache alone, with a file; `text`: more of `[cache]`, `more`: what follows it."""
     port = free_port()
     config = stage.folder / f"cache-{port}.toml"
     config.write_text(f'[cache]\nlisten = "127.0.0.1:{port}"\nfile = "{stage.folder}/cache-{port}.db"\n{text}\n{more}')
-    running = stage.start("cache", (stage.tools.python, "-m", "master", "master", "--config", config), stage.cores.server)
+    running = stage.start(
+        "cache", (stage.tools.python, "-m", "master", "master", "--config", config), stage.cores.server
+    )
     wait_for_port(port, running)
     return Server(running, port, "msgpack")
 

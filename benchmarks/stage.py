@@ -72,7 +72,7 @@ class Running:
         output = cast(IO[bytes], self.popen.stdout)
         end = time.monotonic() + within_s
         while b"\n" not in self._unread:
-            if not select.select([output], [], [], max(0.0, end - time.monotonic()))[0]:
+            if not self.speaks(max(0.0, end - time.monotonic())):
                 raise CannotMeasureError(f"{self.name} said nothing for {within_s:g} s")
             data = os.read(output.fileno(), 65536)
             if not data:
@@ -81,6 +81,10 @@ class Running:
         line, self._unread = self._unread.split(b"\n", 1)
         said: dict[str, Any] = json.loads(line)
         return said
+
+    def speaks(self, within_s: float) -> bool:
+        """Wait until there is output to be read, or its end; return whether there is."""
+        return bool(select.select([cast(IO[bytes], self.popen.stdout)], [], [], within_s)[0])
 
     def tell(self, text: str) -> None:
         """Write to its standard input."""
