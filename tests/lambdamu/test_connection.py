@@ -40,7 +40,7 @@ def clock(port_class: Any) -> MockClock:
 
 @pytest.fixture
 def slow_clock(port_class: Any) -> MockClock:
-    """The same for a socket that is full: the kernel drops what finds no room, and sends it anew by timers of its own."""
+    """The same for a socket that is full: what finds no room there is sent anew by the kernel's own timers."""
     return virtual_clock(0.0 if port_class is StreamServer else 5 * SOCKET_SETTLE_S)
 
 
