@@ -115,7 +115,7 @@ class Redis:
         command = (self._program, "--port", str(port), "--bind", "127.0.0.1", "--daemonize", "no", *keeps)
         running = stage.start(self._kind, command, stage.cores.server)
         wait_for_port(port, running)
-        return Server(running, port, "msgpack")
+        return Server(running, port, "msgpack")  # a wire of its own, which its clients know
 
     def by_library(self, stage: Stage, server: Server, job: str, **given: float) -> Asked:
         """Have a client of redis-py ask."""

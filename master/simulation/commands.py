@@ -229,7 +229,13 @@ def rush(seed: int, as_json: bool) -> int:
 @click.option("--no-warm-up", is_flag=True, help="Nothing is fetched before a login.")
 @_seeded
 def day(**given: Any) -> int:
-    """The clients of a bank through a day: how often the upstream is called, and how long a first screen takes."""
+    """The clients of a bank through a day: how often the upstream is called, and how long a first screen takes.
+
+    Starts of the app follow the hours of a day, with a peak before work and one after; 85 of 100 lead to a login, 5 to
+    20 s later, and 95 of 100 devices are known in the morning. A first screen shows five types of data. Those that
+    follow come 20 s apart in the mean: three of ten show all types again, the others one. A session ends 600 s after
+    its last question; 5 of 1,000 calls of the upstream fail.
+    """
     from master.simulation.day import DaySetting, run_day  # noqa: PLC0415
 
     if given["refresh"] > given["ttl"] / 2:
