@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import signal
 import sys
 import time
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -20,11 +18,14 @@ from typing import Any, Final
 
 import attrs
 
-from benchmarks.cache_line import Answer, Line, Lines, Question, word_of
+from benchmarks.cache_line import Answer, Hear, Line, Lines, Question, word_of
+from benchmarks.tally import Tally, point
 
 _VALUE: Final = bytes(range(100))
 _TYPES: Final = (1, 2, 3, 4, 5)
 _AT_ONCE: Final = 500
+_WARMED_AT_ONCE: Final = 60
+"""Clients, with five fetches each."""
 _SETTLE_S: Final = 5.0
 _LOGIN_S: Final = 1.0
 """From the start of an app to its first screen. People take longer."""
@@ -53,7 +54,7 @@ def storm(port: int, begin: Begin, lines: int, window: int, sessions: int, whole
         ids = _log_in(talk, sessions)
         sets = [Question("Session", "Set", {"Session": each, "Value": _VALUE}) for each in ids]
         gets = [Question("Session", "Get", {"Session": each}) for each in ids]
-        tally = _Tally()
+        tally = Tally()
 
         def pairs() -> Iterator[Question]:
             while True:
@@ -63,6 +64,8 @@ def storm(port: int, begin: Begin, lines: int, window: int, sessions: int, whole
 
         asks = pairs()
 
+        hear = _into(tally)
+
         def ask_for(within_s: float) -> None:
             end = time.perf_counter() + within_s
             while (now := time.perf_counter()) < end:
@@ -70,7 +73,7 @@ def storm(port: int, begin: Begin, lines: int, window: int, sessions: int, whole
                     if whole and line.owed:
                         continue
                     for _ in range(window - len(line.owed)):
-                        line.ask(next(asks), tally.hear, now)
+                        line.ask(next(asks), hear, now)
                 talk.turn(end - now)
 
         ask_for(_WARM_S)
@@ -78,17 +81,20 @@ def storm(port: int, begin: Begin, lines: int, window: int, sessions: int, whole
         begin()
         tally.begin()
         ask_for(seconds)
-        return tally.figures(unanswered=talk.settle(_SETTLE_S))
+        unanswered = talk.settle(_SETTLE_S)
+        return tally.figures(tally.seconds, unanswered)
 
 
 def steady(port: int, begin: Begin, rate: float, fetched: float, sessions: int, seconds: float) -> Figures:
     """Ask `rate` a second by the clock: sessions are read and written, and of warm data the share `fetched` of all
     questions is of such as are not there. An answer counts from when its question was due.
     """
-    rng, versions, tally = random.Random(1), count(1), _Tally()
+    rng, versions, tally = random.Random(1), count(1), Tally()
     with Lines(port, 10) as talk:
         ids = _log_in(talk, sessions)
         _warm(talk, ids)
+
+        hear = _into(tally)
 
         def question() -> Question:
             session = rng.choice(ids)
@@ -103,8 +109,9 @@ def steady(port: int, begin: Begin, rate: float, fetched: float, sessions: int, 
 
         begin()
         tally.begin()
-        _by_the_clock(talk, rate, seconds, lambda at, line: line.ask(question(), tally.hear, at))
-        return tally.figures(unanswered=talk.settle(_SETTLE_S))
+        _by_the_clock(talk, rate, seconds, lambda at, line: line.ask(question(), hear, at))
+        asked_s = tally.seconds
+        return tally.figures(asked_s, talk.settle(_SETTLE_S))
 
 
 def screens(port: int, begin: Begin, people: int) -> Figures:
@@ -120,11 +127,11 @@ def screens(port: int, begin: Begin, people: int) -> Figures:
         time.sleep(_LOGIN_S + 5 * people / 200)  # what AppStarts fetch is bounded
         warm = [_screen(talk, each, 2) for each in ids]
     return {
-        "cold_p50_ms": 1000 * _point(cold, 0.5),
-        "cold_p99_ms": 1000 * _point(cold, 0.99),
-        "warm_p50_ms": 1000 * _point(warm, 0.5),
-        "warm_p99_ms": 1000 * _point(warm, 0.99),
-        "faster": _point(cold, 0.5) / _point(warm, 0.5),
+        "cold_p50_ms": 1000 * point(cold, 0.5),
+        "cold_p99_ms": 1000 * point(cold, 0.99),
+        "warm_p50_ms": 1000 * point(warm, 0.5),
+        "warm_p99_ms": 1000 * point(warm, 0.99),
+        "faster": point(cold, 0.5) / point(warm, 0.5),
     }
 
 
@@ -197,31 +204,8 @@ _JOBS: Final[dict[str, Callable[..., Figures]]] = {
 }
 
 
-class _Tally:
-    """What came of questions since `begin`."""
-
-    def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        self._took_s, self._words = array("d"), Counter[str]()
-        self._began, self._cpu_s = time.perf_counter(), _cpu_s()
-
-    def hear(self, took_s: float, answer: Answer) -> None:
-        self._took_s.append(took_s)
-        self._words[word_of(answer)] += 1
-
-    def figures(self, unanswered: int) -> Figures:
-        took_s = self._took_s
-        return {
-            "asks": len(took_s),
-            "seconds": time.perf_counter() - self._began,
-            "errors": unanswered + len(took_s) - self._words["data"],
-            "p50_us": 1e6 * _point(took_s, 0.5),
-            "p99_us": 1e6 * _point(took_s, 0.99),
-            "max_us": 1e6 * max(took_s, default=0.0),
-            "load_cpu_s": _cpu_s() - self._cpu_s,
-        }
+def _into(tally: Tally) -> Hear:
+    return lambda took_s, answer: tally.add(took_s, wrong=word_of(answer) != "data")
 
 
 def _wait_for_word() -> None:
@@ -249,9 +233,13 @@ def _screen(talk: Lines, session: str, version: int) -> float:
     )
     took_s = time.perf_counter() - began
     for answer in answers:
-        if word_of(answer) != "data":
-            raise ValueError(f"a screen has no data: {answer}")
+        _check(answer)
     return took_s
+
+
+def _check(answer: Answer) -> None:
+    if word_of(answer) != "data":
+        raise ValueError(f"there are no data: {answer}")
 
 
 def _cold(rng: random.Random, session: str, version: int) -> Question:
@@ -272,19 +260,12 @@ def _log_in(talk: Lines, sessions: int) -> list[str]:
 
 
 def _warm(talk: Lines, ids: list[str]) -> None:
-    for first in range(0, len(ids), 10):
-        some = ids[first : first + 10]
-        talk.ask_all([Question("Warm", "Get", {"Session": each, "Type": kind}) for each in some for kind in _TYPES])
-
-
-def _point(values: Any, part: float) -> float:
-    ordered = sorted(values)
-    return float(ordered[min(len(ordered) - 1, int(part * len(ordered)))]) if ordered else 0.0
-
-
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    """Have the data of all of them fetched, as many at once as there are workers for."""
+    for first in range(0, len(ids), _WARMED_AT_ONCE):
+        some = ids[first : first + _WARMED_AT_ONCE]
+        asked = [Question("Warm", "Get", {"Session": each, "Type": kind}) for each in some for kind in _TYPES]
+        for answer in talk.ask_all(asked):
+            _check(answer)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ _UPSTREAM_S: Final = 0.2
 _PEOPLE_PER_S: Final = 6
 """A cold screen takes what the upstream takes."""
 _RATE: Final = 2000
-_SESSIONS: Final = 2000
+_SESSIONS: Final = 600
 _FETCHED: Final = (0.0, 0.05, 0.2)
 _WORKERS: Final = 400
 """A fifth of the asks, each for as long as the upstream takes, need 80 workers, and more where they come in a bunch."""
