@@ -216,7 +216,10 @@ def _rate(per_s: float) -> str:
 
 
 def _seconds(value: float) -> str:
-    return f"{value:.0f} s" if value < 600 else f"{value / 60:.0f} min"
+    for most, unit_s, unit in ((600, 1, "s"), (36_000, 60, "min"), (864_000, 3600, "h")):
+        if value < most:
+            return f"{value / unit_s:.0f} {unit}"
+    return f"{value / 86400:.0f} days"
 
 
 def _size(count: int) -> str:

@@ -56,7 +56,7 @@ class HotKeys:
         turns = (self._turn, self._before)
         names = {name: None for turn in turns for name in turn.counts}
         found = (Hot(name, *map(sum, zip(*(turn.read(name) for turn in turns), strict=True))) for name in names)
-        return nlargest(most, found, key=lambda hot: hot.asks)
+        return nlargest(most, found, key=lambda hot: (hot.asks, hot.name))
 
     def _begin(self, now: float) -> None:
         fresh = now < self._until + self._turn_s

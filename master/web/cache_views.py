@@ -92,9 +92,9 @@ def troubles(house: CacheHouse, now: float) -> Iterable[str]:
     if kept is not None and kept.failing:
         yield f"it is not written: {kept.unwritten} changes would end with the process"
     peers = house.upstream.peers if house.upstream is not None else []
-    left = [str(peer.address) for peer in peers if peer.breaker.state(now) is not State.CLOSED]
-    if left:
-        yield f"the upstream is left alone at {', '.join(left)}"
+    failing = [str(peer.address) for peer in peers if peer.breaker.state(now) is not State.CLOSED]
+    if failing:
+        yield f"the upstream fails at {', '.join(failing)}"
     if core.length >= core.policy.length:
         yield "the queue of fetches is full"
     if core.parked >= core.policy.most_parked:

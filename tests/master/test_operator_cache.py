@@ -128,7 +128,7 @@ def test_who_uses_a_device_and_what_a_client_has(monkeypatch: pytest.MonkeyPatch
     times = {"renewed_at": 1.7e9, "ends_in_s": 86400.0}
     device = FakeNode({"device": "phone", "clients": [{"client": "ann"} | times], "more": False})
     at = moment(1.7e9)
-    said = f"CLIENT  BOUND                ENDS IN\nann     {at}  1440 min\n"
+    said = f"CLIENT  BOUND                ENDS IN\nann     {at}  24 h\n"
     assert run(monkeypatch, device, cache, "device", "phone").stdout == said
     rows = {"sessions": [ROW | {"session": "abcd…", "hash": "0123"}], "devices": [{"device": "phone"} | times]}
     client = FakeNode({"client": "ann", **rows, "warm": [ROW], "more": False})
