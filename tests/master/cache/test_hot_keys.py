@@ -39,7 +39,7 @@ def test_a_key_of_one_turn_may_have_been_asked_for_in_the_other() -> None:
     hot = HotKeys(1, turn_s=10.0)
     for now, name in ((0.0, "a"), (0.0, "b"), (10.0, "a")):
         hot.note(now, ("cache", name))
-    assert hot.top(10.0, 9)[0] == Hot(("cache", "a"), 3, 2)
+    assert hot.top(10.0, 9) == [Hot(("cache", "b"), 3, 2), Hot(("cache", "a"), 3, 2)]
 
 
 @pytest.mark.parametrize(
