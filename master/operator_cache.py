@@ -118,7 +118,7 @@ def _minute(row: Json) -> str:
     return (
         f"the last minute: {_rate(row['asks_per_s'])} asks, {_percent(row['hit_rate'])} hits, "
         f"{_rate(row['saved_per_s'])} calls saved, {_rate(row['calls_per_s'])} calls made, "
-        f"{_rate(row['refused_per_s'])} refused"
+        f"{_rate(row['failed_per_s'])} failed, {_rate(row['refused_per_s'])} refused"
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from lambdamu.breaker import State
@@ -31,7 +31,12 @@ SHOWN_BYTES: Final = 16384
 """Of one value."""
 _LOOKED_AT_BYTES: Final = 4096
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_TOTALS: Final = ("asks", "refused", "hits", "served", "saved", "calls", "failed")
+"""What is counted over the last minute."""
 _MINUTE: Final = 61
+_JUST_NOW: Final = 11
+"""So many looks, a second apart: those of the last minute, and of the last 10 s."""
+_MOST_FAILED: Final = 0.1
 _LETTERS: Final = 4
 _HASH_DIGITS: Final = 12
 
@@ -47,36 +52,46 @@ class LastMinute:
 
     def row(self) -> Json:
         """Return it a second; null before it is known. `hit_rate`: of the asks for warm data that might be served."""
-        if len(self._looks) < 2:
-            return dict.fromkeys(("seconds", "asks_per_s", "hit_rate", "saved_per_s", "calls_per_s", "refused_per_s"))
-        (began, first), (ended, last) = self._looks[0], self._looks[-1]
-        grown = {key: last[key] - first[key] for key in last}
-        per_s = {key: finite(count / (ended - began)) for key, count in grown.items()}
+        seconds, grown = self._grown(_MINUTE)
+        served, rates = grown["served"], ("asks", "saved", "calls", "failed", "refused")
         return {
-            "seconds": finite(ended - began),
-            "asks_per_s": per_s["asks"],
-            "hit_rate": finite(grown["hits"] / grown["served"]) if grown["served"] else None,
-            "saved_per_s": per_s["saved"],
-            "calls_per_s": per_s["calls"],
-            "refused_per_s": per_s["refused"],
+            "seconds": finite(seconds) if seconds else None,
+            "hit_rate": finite(grown["hits"] / served) if served else None,
+            **{f"{key}_per_s": finite(grown[key] / seconds) if seconds else None for key in rates},
         }
 
+    def troubles(self) -> Iterator[str]:
+        """Yield a line for each thing that goes wrong just now, again and again."""
+        seconds, grown = self._grown(_JUST_NOW)
+        if grown["failed"] > _MOST_FAILED * grown["calls"]:
+            yield f"{grown['failed']} of {grown['calls']} calls of the upstream failed in the last {seconds:.0f} s"
+        if grown["refused"]:
+            yield f"{grown['refused']} fetches and asks were refused in the last {seconds:.0f} s: too many wait"
 
-def _totals(house: CacheHouse) -> dict[str, int]:
-    warm, asks = house.warm, house.service.answered.total()
-    totals = {"asks": asks, "hits": 0, "served": 0, "saved": 0, "calls": 0, "refused": house.broker.core.refused}
-    if warm is not None:
-        counts, fetches = warm.counts, warm.fetches.counts
-        totals |= {"hits": counts.hits, "served": counts.hits + counts.misses}
-        totals |= {"saved": counts.hits + fetches.joined, "calls": fetches.calls}
-    return totals
+    def _grown(self, looks: int) -> tuple[float, Mapping[str, int]]:
+        """Return seconds, 0 where there is nothing to compare, and what has come in them."""
+        if not self._looks:
+            return 0.0, dict.fromkeys(_TOTALS, 0)
+        (began, first), (ended, last) = self._looks[-min(looks, len(self._looks))], self._looks[-1]
+        return ended - began, {key: last[key] - first[key] for key in _TOTALS}
 
 
-def cache_summary(house: CacheHouse | None, now: float) -> Json | None:
+def _totals(house: CacheHouse) -> Mapping[str, int]:
+    warm, asks, refused = house.warm, house.service.answered.total(), house.broker.core.refused
+    if warm is None:
+        return dict.fromkeys(_TOTALS, 0) | {"asks": asks, "refused": refused}
+    counts, fetches = warm.counts, warm.fetches.counts
+    served, saved = counts.hits + counts.misses, counts.hits + fetches.joined
+    values = (asks, refused, counts.hits, served, saved, fetches.calls, fetches.failures)
+    return dict(zip(_TOTALS, values, strict=True))
+
+
+def cache_summary(house: CacheHouse | None, now: float, minute: LastMinute) -> Json | None:
     """Return in a few words how the cache stands; None where there is none."""
     if house is None:
         return None
-    return {"sessions": house.store.counts(Table.SESSION).rows, "trouble": list(troubles(house, now))}
+    trouble = [*troubles(house, now), *minute.troubles()]
+    return {"sessions": house.store.counts(Table.SESSION).rows, "trouble": trouble}
 
 
 def cache_verdict(summary: Mapping[str, Any]) -> str:
@@ -86,19 +101,15 @@ def cache_verdict(summary: Mapping[str, Any]) -> str:
     return "; ".join((there, *summary["trouble"]))
 
 
-def troubles(house: CacheHouse, now: float) -> Iterable[str]:
+def troubles(house: CacheHouse, now: float) -> Iterator[str]:
     """Yield a line for each thing that is not as it should be."""
-    core, kept = house.broker.core, house.keeper
+    kept = house.keeper
     if kept is not None and kept.failing:
         yield f"it is not written: {kept.unwritten} changes would end with the process"
     peers = house.upstream.peers if house.upstream is not None else []
     failing = [str(peer.address) for peer in peers if peer.breaker.state(now) is not State.CLOSED]
     if failing:
         yield f"the upstream fails at {', '.join(failing)}"
-    if core.length >= core.policy.length:
-        yield "the queue of fetches is full"
-    if core.parked >= core.policy.most_parked:
-        yield "no more asks may wait for a fetch"
     most = house.store.policy.max_bytes
     if house.store.counts(Table.SESSION).bytes > 0.8 * most:
         yield f"sessions alone take more than 80 % of {most} bytes"
@@ -110,7 +121,7 @@ def cache_overview(house: CacheHouse, now: float, minute: LastMinute) -> bytes:
     return dumps(
         {
             "at": finite(wall(now)),
-            **(cache_summary(house, now) or {}),
+            **(cache_summary(house, now, minute) or {}),
             "bytes": store.bytes,
             "max_bytes": store.policy.max_bytes,
             "tables": [_table_row(house, table) for table in reversed(Table)],

@@ -167,7 +167,7 @@ class Feed:
     def pool(self, now: float) -> Json:
         """Return what is said of the pool as a whole, with how many asks are answered a second, of queue and cache."""
         rates = {result: round(per_s, 2) for result, per_s in self.results.per_s.items()}
-        cache = cache_summary(self._desk.cache, now)
+        cache = cache_summary(self._desk.cache, now, self.minute)
         row = pool_row(self._desk, now) | {"asks_per_s": rates, "queue": summary_row(self._desk.room), "cache": cache}
         if self._desk.alone and cache is not None:
             row["verdict"] = cache_verdict(cache)

@@ -34,10 +34,11 @@ CACHE_SCHEMAS: Final[dict[str, Schema]] = {
         tables=array(record(table=_TABLE, rows=COUNT, bytes=COUNT, evicted=COUNT, expired=COUNT, refused=COUNT)),
         last_minute=record(
             seconds=or_null(NUMBER),
-            asks_per_s=or_null(NUMBER),
             hit_rate=_SHARE,
+            asks_per_s=or_null(NUMBER),
             saved_per_s=or_null(NUMBER),
             calls_per_s=or_null(NUMBER),
+            failed_per_s=or_null(NUMBER),
             refused_per_s=or_null(NUMBER),
         ),
         warm=or_null(

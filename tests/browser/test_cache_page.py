@@ -29,7 +29,7 @@ def told(**more: Any) -> dict[str, Any]:
         "bytes": 90 * 2**20,
         "max_bytes": 256 * 2**20,
         "tables": [table(name, 10**i) for name, i in (("session", 5), ("device", 4), ("cache", 6), ("warm", 3))],
-        "last_minute": minute | {"refused_per_s": 0.0},
+        "last_minute": minute | {"failed_per_s": 0.0, "refused_per_s": 0.0},
         "warm": warm,
         "queue": queue | {"refused": 1, "put_out": 2, "expired": 3, "cut": 4, "dropped": 5},
         "workers": {"busy": 34, "max": 100, "kinds": kinds},
@@ -85,18 +85,18 @@ def test_the_cache_is_shown_beside_a_pool(page: FedPage, request: pytest.Fixture
     "page", [{}, {"viewport": PHONE}, {"color_scheme": "dark"}], indirect=True, ids=["desk", "phone", "dark"]
 )
 def test_an_accident_is_seen_on_a_node_for_the_cache_alone(page: FedPage, request: pytest.FixtureRequest) -> None:
-    trouble = ["the upstream fails at 10.0.0.1:9001", "the queue of fetches is full"]
+    trouble = ["the upstream fails at 10.0.0.1:9001", "9 fetches and asks were refused"]
     summary = SUMMARY | {"trouble": trouble}
     page.begin([], [], cache=summary, alone=True, takers=0, verdict="the cache has 12,345 sessions; it is in trouble")
     accident = told(**summary)
     accident["queue"] |= {"length": 3000, "oldest_s": 9.8}
     accident["workers"] |= {"busy": 100}
-    accident["last_minute"] |= {"hit_rate": None, "refused_per_s": 180.0}
+    accident["last_minute"] |= {"hit_rate": None, "failed_per_s": 19.0, "refused_per_s": 180.0}
     page.tell("cache", accident)
     page.sees_only(page.at("mark"), "!")
-    page.sees_only(page.at("cache-alarm"), "The upstream fails at 10.0.0.1:9001. The queue of fetches is full.")
+    page.sees_only(page.at("cache-alarm"), "The upstream fails at 10.0.0.1:9001. 9 fetches and asks were refused.")
     page.counts(page.page.locator("#cache-loads .full"), 2)
-    page.sees(page.at("cache-state"), "hit rate unknown .* 180 /s refused")
+    page.sees(page.at("cache-state"), "hit rate unknown .* 19 /s failed · 180 /s refused")
     for gone in ("backends", "why", "rates"):
         assert page.at(gone).is_hidden()
     assert "connection" not in page.at("pool").inner_text()

@@ -15,6 +15,7 @@ from master.operator_commands import moment, notices, status
 
 TABLE = {"table": "session", "rows": 12, "bytes": 3000, "evicted": 0, "expired": 4, "refused": 1}
 MINUTE = {"seconds": 60.0, "asks_per_s": 300.0, "hit_rate": 0.925, "saved_per_s": 250.04, "calls_per_s": 20.0}
+MINUTE |= {"failed_per_s": 1.5}
 WARM = {"asks": 900, "hit_rate": 0.5, "saved": 700, "calls": 200, "failures": 3, "app_starts": 40, "warmed": 60}
 QUEUE = {"length": 3, "max_length": 3000, "oldest_s": 0.25, "waiting": 7, "max_waiting": 10000, "refused": 1}
 WHOLE: Json = {
@@ -37,7 +38,7 @@ WHOLE: Json = {
 }
 SAID = """\
 12 sessions; 3.0 MiB of 256.0 MiB
-the last minute: 300.0/s asks, 92 % hits, 250.0/s calls saved, 20.0/s calls made, 0.0/s refused
+the last minute: 300.0/s asks, 92 % hits, 250.0/s calls saved, 20.0/s calls made, 1.5/s failed, 0.0/s refused
 warm data since the start: 900 asks, 50 % hits, 700 calls saved, 200 made, 3 failed; 40 AppStarts began 60 of them
 workers: 5 of 100 are busy (Products.Cards 5 of 50)
 queue: 3 of 3000 fetches wait, the first for 0.2 s; 7 of 10000 asks wait for one

@@ -72,6 +72,7 @@ function state({ sessions, last_minute: minute, warm }) {
   if (minute.seconds !== null) texts.push(rate(minute.asks_per_s) + " asks");
   if (warm !== null && minute.seconds !== null) {
     texts.push(rate(minute.saved_per_s) + " calls saved", rate(minute.calls_per_s) + " made");
+    if (minute.failed_per_s) texts.push(rate(minute.failed_per_s) + " failed");
     if (minute.refused_per_s) texts.push(rate(minute.refused_per_s) + " refused");
   }
   return texts.join(" · ");

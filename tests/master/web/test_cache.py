@@ -167,6 +167,7 @@ async def test_rates_are_those_of_the_last_minute() -> None:
         assert house is not None
         assert house.warm is not None
         minute = LastMinute()
+        assert set(minute.row().values()) == {None}
         minute.take(0.0, house)
         assert set(minute.row().values()) == {None}
         session = log_in(here, "ann", "phone")
@@ -179,14 +180,32 @@ async def test_rates_are_those_of_the_last_minute() -> None:
         assert (row["seconds"], row["asks_per_s"], row["hit_rate"], row["saved_per_s"]) == (10.0, 3.0, 1.0, 2.8)
         for second in range(11, 80):
             minute.take(float(second), house)
-        assert minute.row() | {"refused_per_s": 0.0} == {
-            "seconds": 60.0,
-            "asks_per_s": 0.0,
-            "hit_rate": None,
-            "saved_per_s": 0.0,
-            "calls_per_s": 0.0,
-            "refused_per_s": 0.0,
-        }
+        rates = dict.fromkeys((f"{key}_per_s" for key in ("asks", "saved", "calls", "failed", "refused")), 0.0)
+        assert minute.row() == {"seconds": 60.0, "hit_rate": None, **rates}
+
+
+async def test_what_goes_wrong_again_and_again_is_told_for_ten_seconds() -> None:
+    async with cache_site() as here:
+        house = here.node.cache
+        assert house is not None
+        assert house.warm is not None
+        minute = LastMinute()
+        assert list(minute.troubles()) == []
+        for second in range(15):
+            minute.take(float(second), house)
+        assert list(minute.troubles()) == []
+        house.warm.fetches.counts.calls, house.warm.fetches.counts.failures = 19, 2
+        house.broker.core.refused = 7
+        said = ["2 of 19 calls of the upstream failed in the last 10 s"]
+        said += ["7 fetches and asks were refused in the last 10 s: too many wait"]
+        for second in range(15, 25):
+            minute.take(float(second), house)
+            assert list(minute.troubles()) == said
+        minute.take(25.0, house)
+        assert list(minute.troubles()) == []
+        house.warm.fetches.counts.calls, house.warm.fetches.counts.failures = 39, 4
+        minute.take(26.0, house)
+        assert list(minute.troubles()) == []  # one in ten may
 
 
 async def test_a_session_is_looked_up_by_its_id_which_does_not_prolong_it() -> None:
