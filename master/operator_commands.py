@@ -115,7 +115,7 @@ def notices(got: Json) -> Iterator[str]:
     if queue and (queue["waiting"] or queue["mode"] != "auto"):
         yield f"queue: {queue['waiting']} wait, {queue['called']} called, mode {queue['mode']} ({queue['reason']})"
     cache = got.get("cache")
-    if cache and not got.get("alone"):  # where it is alone, the verdict is that of the cache
+    if cache:
         yield from (f"cache: {line}" for line in cache["trouble"])
     reload = got.get("reload")
     if reload and not reload["ok"]:

@@ -97,8 +97,8 @@ def cache_summary(house: CacheHouse | None, now: float, minute: LastMinute) -> J
 def cache_verdict(summary: Mapping[str, Any]) -> str:
     """Return how a node stands that has nothing but the cache, in one line."""
     count = summary["sessions"]
-    there = f"the cache has {count} session{'' if count == 1 else 's'}"
-    return "; ".join((there, *summary["trouble"]))
+    well = ", and not all is well" if summary["trouble"] else ""
+    return f"the cache has {count} session{'' if count == 1 else 's'}{well}"
 
 
 def troubles(house: CacheHouse, now: float) -> Iterator[str]:

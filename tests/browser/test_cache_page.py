@@ -87,7 +87,9 @@ def test_the_cache_is_shown_beside_a_pool(page: FedPage, request: pytest.Fixture
 def test_an_accident_is_seen_on_a_node_for_the_cache_alone(page: FedPage, request: pytest.FixtureRequest) -> None:
     trouble = ["the upstream fails at 10.0.0.1:9001", "9 fetches and asks were refused"]
     summary = SUMMARY | {"trouble": trouble}
-    page.begin([], [], cache=summary, alone=True, takers=0, verdict="the cache has 12,345 sessions; it is in trouble")
+    page.begin(
+        [], [], cache=summary, alone=True, takers=0, verdict="the cache has 12,345 sessions, and not all is well"
+    )
     accident = told(**summary)
     accident["queue"] |= {"length": 3000, "oldest_s": 9.8}
     accident["workers"] |= {"busy": 100}

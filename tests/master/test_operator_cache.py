@@ -164,8 +164,8 @@ def test_a_wrong_command_asks_nobody(monkeypatch: pytest.MonkeyPatch, words: tup
 
 
 def test_the_status_of_a_node_for_the_cache_alone_is_that_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"verdict": "the cache has 3 sessions; x", "ready": True, "unready": "", "takers": 0, "backends": []}
+    told = {"verdict": "the cache has 3 sessions", "ready": True, "unready": "", "takers": 0, "backends": []}
     alone = told | {"alone": True, "cache": {"sessions": 3, "trouble": ["x"]}}
     done = run(monkeypatch, FakeNode(alone), status)
-    assert (done.exit_code, done.stdout) == (0, "the cache has 3 sessions; x\n")
+    assert (done.exit_code, done.stdout) == (0, "the cache has 3 sessions\ncache: x\n")
     assert list(notices(alone | {"alone": False})) == ["cache: x"]
