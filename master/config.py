@@ -386,6 +386,7 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "slack": Bounds(0, 1_000_000),
             "slow_start_s": _SOON,
             "zone_slack": Bounds(0, 1000),
+            "session_slack": Bounds(0, 1000),
             "panic_threshold": Bounds(0, 1),
             "first_round_s": _SOON,
         },

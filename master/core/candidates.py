@@ -11,6 +11,7 @@ from master.core.answers import Reason
 from master.core.backend import Backend
 from master.core.choice import ChoicePolicy, Policy
 from master.core.load import SessionClock
+from master.core.mean_load import MeanLoad
 from master.core.member import Member
 from master.core.orders import ORDERS, least_load, reported_load
 from master.core.selection import Group, Level
@@ -47,6 +48,7 @@ class Candidates:
         self._last_key = 0.0
         self._passed: Member | None = None
         """Of two that were drawn, the one that was not chosen."""
+        self._mean = MeanLoad()
 
     def __len__(self) -> int:
         """How many entries the heaps hold, outdated ones included."""
@@ -101,14 +103,33 @@ class Candidates:
 
     def take(self, member: Member, now: float, expected: float, rng: random.Random) -> None:
         """Give a client to `member`, whom `find` has just returned."""
+        if not self._by_load:
+            self._last_key = max(self._last_key, member.key)
+        self.give(member, now, expected, rng)
+        if self._pairs and self._passed is not None:
+            self._move(self._passed, self._clock.at(now), expected, rng)
+
+    def give(self, member: Member, now: float, expected: float, rng: random.Random) -> None:
+        """Give a client to a candidate, whoever would be the first."""
         x = self._clock.at(now)
         member.reservations.add(now, x)
         member.permits.take(now, expected, member.level.weights)
-        if not self._by_load:
-            self._last_key = max(self._last_key, member.key)
         self._move(member, x, expected, rng)
-        if self._pairs and self._passed is not None:
-            self._move(self._passed, x, expected, rng)
+
+    def may_go_back(self, member: Member, now: float, expected: float) -> bool:
+        """Whether a client may be sent to `member` because it has a session there.
+
+        So it is while that one is open, in the level of which somebody is chosen, and has, with this client, at most
+        `session_slack` more than the mean and one client: consistent hashing with bounded loads (Mirrokni, Thorup and
+        Zadimoghaddam, 2018), so that a crowd that belongs to one backend does not bury it.
+        """
+        level = next((level for level in self._levels if level.candidates), None)
+        slack = self._policy.session_slack
+        if not slack or not member.stamp or member.level is not level or member.permits.turn > expected:
+            return False
+        x = self._clock.at(now)
+        users = self._mean.users(level, self._stamp, x) + self._masters
+        return member.load_at(x) <= (1 + slack) * users / level.weights
 
     def find_and_take(self, now: float, expected: float, rng: random.Random, zone: str = "") -> Found | None:
         """Do `find` and `take`.
