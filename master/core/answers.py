@@ -90,8 +90,8 @@ class Ask:
     """What a client asked for: the family it came by, how many alternates it wants, the zone it is in, if any.
 
     `client`: a hash of its id, if it gave one; with the same one it is sent to the same place again for a while, unless
-    it is `anew`: then a place is reserved for this ask, too. `prefer`: the name of the backend that has its session; ""
-    where none is known, or it could not use that one.
+    it is `anew`: then a place is reserved for this ask, too. `prefer`: the name of the backend that has its session, ""
+    where none is known; `failed`: where it could not connect, so that it is not sent back there.
     """
 
     family: Family = 4
@@ -100,6 +100,7 @@ class Ask:
     client: str | None = None
     anew: bool = False
     prefer: str = ""
+    failed: frozenset[Endpoint] = frozenset()
 
 
 @attrs.frozen

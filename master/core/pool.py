@@ -177,7 +177,9 @@ class Pool(Standing):
     def _at_session(self, now: float, expected: float, ask: Ask) -> Found | None:
         """Return where a client has its session, when that is good enough; last reports tell nothing of sessions."""
         member = self._members.get(ask.prefer)
-        if member is None or self._last_known or not self._candidates.may_go_back(member, now, expected):
+        if member is None or self._last_known or not ask.failed.isdisjoint(member.told.values()):
+            return None
+        if not self._candidates.may_go_back(member, now, expected):
             return None
         return member, Reason.SESSION
 
