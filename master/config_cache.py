@@ -87,7 +87,7 @@ class CacheConfig:
     app_start_client_s: float = 30.0
     """The same of a client."""
     app_starts_per_network_per_s: float = 20.0
-    """AppStarts of one network that are heeded, in the long run."""
+    """Devices of one network of clients that the pool beside it tells of, in the long run."""
     app_start_fetches_per_s: float = 200.0
     """Fetches that AppStarts make, all together, in the long run."""
     clients_per_device: int = 4

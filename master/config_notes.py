@@ -154,7 +154,7 @@ def _describe_cache(config: Config) -> Iterator[str]:
 
 def _describe_cache_node(node: CacheNodeConfig) -> Iterator[str]:
     if node.address is not None:
-        how = f" by TLS, checked by {node.ca_file or 'the authorities of this system'}" if node.tls else ""
+        how = f" by TLS, checked by {node.ca_file or 'the authorities of this system'}," if node.tls else ""
         yield f"cache: the one at {node.address}{how} is told what devices come"
 
 

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Final
 
 from master.core.answers import Reason
 from master.core.backend import Backend
@@ -17,6 +18,9 @@ from master.core.orders import ORDERS, least_load, reported_load
 from master.core.selection import Group, Level
 
 Found = tuple[Member, Reason]
+_AHEAD: Final = 10
+"""So many clients may be sent back to their sessions before the turn of a backend has come: where few ask, its turn
+does not come for a while after each, least of all when it is new. In a crowd it is given no more than others for it."""
 
 
 def make_levels(
@@ -119,13 +123,15 @@ class Candidates:
     def may_go_back(self, member: Member, now: float, expected: float) -> bool:
         """Whether a client may be sent to `member` because it has a session there.
 
-        So it is while that one is open, in the level of which somebody is chosen, and has, with this client, at most
-        `session_slack` more than the mean and one client: consistent hashing with bounded loads (Mirrokni, Thorup and
-        Zadimoghaddam, 2018), so that a crowd that belongs to one backend does not bury it.
+        So it is while that one is of the level in which somebody is chosen, not far from its turn, and has, with this
+        client, at most `session_slack` more than the mean and one client: consistent hashing with bounded loads
+        (Mirrokni, Thorup and Zadimoghaddam, 2018), so that a crowd that belongs to one backend does not bury it.
         """
         level = next((level for level in self._levels if level.candidates), None)
         slack = self._policy.session_slack
-        if not slack or not member.stamp or member.level is not level or member.permits.turn > expected:
+        if not slack or not member.stamp or member.level is not level:
+            return False
+        if not member.permits.is_near(now, expected, level.weights, _AHEAD):
             return False
         x = self._clock.at(now)
         users = self._mean.users(level, self._stamp, x) + self._masters

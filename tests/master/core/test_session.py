@@ -63,6 +63,14 @@ def test_it_does_while_the_load_there_is_at_most_a_quarter_above_the_mean(users:
     assert (bench.ask()[0] == "b") is back
 
 
+def test_the_mean_is_that_of_the_last_reports() -> None:
+    bench = Bench()
+    assert bench.ask() == ("b", Reason.SESSION)
+    for name in "acd":
+        bench.report(name, 50)
+    assert bench.ask()[1] is not Reason.SESSION
+
+
 def test_one_client_more_is_never_too_much() -> None:
     bench = Bench("ab")
     bench.report("a", 0)
@@ -163,7 +171,18 @@ def test_last_reports_tell_nothing_of_sessions() -> None:
 def test_one_that_has_been_given_enough_for_now_is_given_no_more() -> None:
     bench = Bench(choice=attrs.evolve(OPEN, join_cap=1.0))
     names = Counter(bench.ask()[0] for _ in range(400))
-    assert names["b"] < 110
+    assert 100 <= names["b"] <= 112
+
+
+def test_one_that_has_just_come_back_is_given_a_few_and_no_crowd() -> None:
+    bench = Bench(choice=attrs.evolve(OPEN, slow_start_s=60.0, join_cap=3.0))
+    bench.now += 100.0
+    for name in "acd":
+        bench.report(name, 100)
+    bench.now += 0.1
+    bench.report("b", 0)
+    reasons = Counter(bench.ask()[1] for _ in range(40))
+    assert 10 <= reasons[Reason.SESSION] <= 16
 
 
 def test_the_preference_can_be_switched_off() -> None:
