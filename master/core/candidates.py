@@ -19,8 +19,8 @@ from master.core.selection import Group, Level
 
 Found = tuple[Member, Reason]
 _AHEAD: Final = 10
-"""So many clients may be sent back to their sessions before the turn of a backend has come: where few ask, its turn
-does not come for a while after each, least of all when it is new. In a crowd it is given no more than others for it."""
+"""So many clients may be sent back to their sessions before the turn of a backend has come: where few ask, its turn does
+not come for a while after each, least of all when it is new. In a crowd it is no more than that."""
 
 
 def make_levels(
@@ -131,7 +131,8 @@ class Candidates:
         slack = self._policy.session_slack
         if not slack or not member.stamp or member.level is not level:
             return False
-        if not member.permits.is_near(now, expected, level.weights, _AHEAD):
+        # Where the cap yields since nobody is open, who is due first says what time it is.
+        if not member.permits.is_near(now, level.first_turn(expected), level.weights, _AHEAD):
             return False
         x = self._clock.at(now)
         users = self._mean.users(level, self._stamp, x) + self._masters
