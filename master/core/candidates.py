@@ -19,8 +19,8 @@ from master.core.selection import Group, Level
 
 Found = tuple[Member, Reason]
 _AHEAD: Final = 10
-"""So many clients may be sent back to their sessions before the turn of a backend has come: where few ask, its turn does
-not come for a while after each, least of all when it is new. In a crowd it is no more than that."""
+"""So many clients may be sent back to their sessions before the turn of a backend has come: where few ask, its turn
+does not come for a while after each, least of all when it is new. In a crowd it is no more than that."""
 
 
 def make_levels(
