@@ -101,6 +101,7 @@ class WireUpstream:
                 why = str(exc)
             finally:
                 permit.ignored(trio.current_time())
+        await trio.lowlevel.checkpoint()  # a whole queue may be refused at once: everybody else has a turn between
         raise UpstreamError(f"{kind.kind}: {why}")
 
     async def aclose(self) -> None:
