@@ -48,6 +48,8 @@ class CacheConfig:
     """It is written so often: as much is lost with the process at most."""
     max_bytes: int = 268435456
     """Of memory that all rows take, as they are counted."""
+    sessions_per_client: int = 20
+    """One more ends the one that was used last the longest ago; 0: no such bound."""
     session_s: float = 1800.0
     """A session that asks for nothing ends after this, where it was given no TTL."""
     data_s: float = 1800.0
