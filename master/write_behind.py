@@ -181,11 +181,14 @@ class WriteBehind(Generic[P]):
 
     # Within.
 
-    async def _do(self, call: Callable[[], T], within_s: float = _CALL_S) -> T:
-        """Have the store do something. Raise StoreError, also when it takes too long."""
+    async def _do(
+        self, call: Callable[[], T], within_s: float = _CALL_S, limiter: trio.CapacityLimiter | None = None
+    ) -> T:
+        """Have the store do something; by `limiter`, what need not wait for the rest. Raise StoreError, also when it
+        takes too long."""
         try:
             with trio.fail_after(within_s):
-                return await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._limiter)
+                return await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter or self._limiter)
         except trio.TooSlowError:
             raise StoreError(f"the store is silent for {within_s:.0f} s") from None
 

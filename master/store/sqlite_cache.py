@@ -1,8 +1,10 @@
 """Keeps the cache in an SQLite file of its own, which stays open: in the tenth of a second between two commits it pays.
 
-Commits go to a log beside the file (WAL), and one that has returned outlives the process, and the machine too, as far
-as its disk says the truth. What was begun in the moment of a crash is undone when the file is opened next. Nobody else
-opens the file meanwhile: no memory is shared, so nothing of it lies on the disk either.
+Commits go to a log beside the file (WAL), and one that has returned outlives the process. No commit waits for the
+disk: `settle`, in another thread beside the next commits, has the disk keep them, so that they outlive the machine too,
+as far as the disk says the truth, and carries the log over into the file. What was begun in the moment of a crash is
+undone when the file is opened next. No other process opens the file meanwhile: no memory is shared, so nothing of it
+lies on the disk either.
 
 Each commit counts itself in the file, and before each it is looked whether the file is the one that was opened: what
 was taken away or replaced is noticed, and all is written anew. A disk that takes no writes is read by a copy.
@@ -21,6 +23,7 @@ from contextlib import closing, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Final, TypeVar
+from urllib.parse import quote
 
 from master.cache.rows import SHAPES, Changes, Key, Row, Table, cost_of
 from master.store.sqlite import make_file
@@ -43,12 +46,15 @@ _TABLES: Final = (
 )
 _SETTINGS: Final = (
     "PRAGMA journal_mode = WAL",
-    "PRAGMA synchronous = FULL",
+    "PRAGMA synchronous = NORMAL",
     "PRAGMA cache_size = -65536",  # KiB
-    # Pages: rows lie all over the file, so the rarer the log is carried over, the fewer pages are written twice.
-    "PRAGMA wal_autocheckpoint = 16384",
+    "PRAGMA wal_autocheckpoint = 0",
     "PRAGMA journal_size_limit = 67108864",
 )
+_CARRIED: Final = 8192
+"""Rows in the log from which on it is carried over: they lie all over the file, so the rarer that is, the fewer pages
+are written twice."""
+_PAGE_BYTES: Final = 4096
 _LOAD: Final = """SELECT tab, key1, key2, key3, value, client, session, version, type, updated_at - ?, ttl_s, fence
     FROM row ORDER BY tab DESC"""
 _SPOILT: Final = """SELECT 1 FROM row WHERE typeof(value) != 'blob' OR typeof(client) != 'text'
@@ -82,6 +88,8 @@ class SqliteCache:
         """Which files were opened."""
         self._commit: int | None = None
         """The number of the last one; None: what is there is not known."""
+        self._logged = 0
+        """Rows of the log that are not carried over, a large one counted as many."""
 
     def load(self, epoch_s: float) -> SavedCache:
         def read(connection: sqlite3.Connection) -> SavedCache:
@@ -104,6 +112,30 @@ class SqliteCache:
         if self._connection is not None and (None in self._opened or self._opened != _identities(self._file)):
             self.close()
         self._commit = self._do(lambda connection: _write(connection, parts, epoch_s, self._commit))
+        self._logged += sum(
+            len(part.gone) + sum(1 + len(row.value) // _PAGE_BYTES for row in part.rows) for part in parts
+        )
+
+    def settle(self) -> None:
+        try:
+            with suppress(FileNotFoundError), Path(f"{self._file}-wal").open("rb") as log:
+                os.fdatasync(log.fileno())
+            if self._logged >= _CARRIED:
+                self._carry_over()
+        except OSError as exc:
+            raise StoreError(f"{self._file}: {exc.strerror}") from exc
+        except sqlite3.Error as exc:
+            raise StoreError(f"{self._file}: {exc}{_state_of_disk(self._file)}") from exc
+
+    def _carry_over(self) -> None:
+        """Have what is in the log in the file: most of it beside commits, the rest between two, so that it is all and
+        the next one begins the log anew."""
+        logged = self._logged
+        with closing(_open(self._file)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            (busy, *_) = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+        if not busy:
+            self._logged -= logged
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -160,12 +192,16 @@ def _memory_directory() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - a directory of its own within
 
 
-def _connect(file: str) -> sqlite3.Connection:
+def _open(file: str) -> sqlite3.Connection:
+    """Return a connection to a file that is there: this process has it for itself, with all of its connections."""
     # A worker thread is another one each time, but there is one at a time.
-    connection = sqlite3.connect(file, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    place = f"file:{quote(os.fsencode(file))}?mode=rw&vfs=unix-excl"
+    return sqlite3.connect(place, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, uri=True)
+
+
+def _connect(file: str) -> sqlite3.Connection:
+    connection = _open(file)
     try:
-        # First of all: what is read without it has memory shared.
-        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         (form,) = connection.execute("PRAGMA user_version").fetchone()
         if form not in (0, _FORM):
             raise ValueError(f"is of form {form}, which is none of a cache that this version knows")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import stat
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from master.cache.rows import Changes, Key, Row, Table
-from master.store import RowsLostError, SavedCache, SqliteCache, SqliteStore, State, StoreBusyError, StoreError
+from master.store import RowsLostError, SavedCache, SqliteCache, SqliteStore, State, StoreError
 from tests.master.cache.making import device, entry, session, warm
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
@@ -87,6 +89,22 @@ def test_what_was_written_outlives_the_process(
     assert saved.fence == max((commit[-1].fence for commit in commits), default=0)
 
 
+def test_the_log_is_carried_over_and_grows_no_further(tmp_path: Path) -> None:
+    file = file_in(tmp_path)
+    log = file.with_name("cache.db-wal")
+    cache = opened(file)
+    rows = [session(f"s{n:05}") for n in range(2_000)]
+    sizes = []
+    for version in range(30):
+        put(cache, *(row._replace(version=version) for row in rows))
+        cache.settle()
+        sizes.append(log.stat().st_size)
+    assert max(sizes) < 8 * sizes[0], "after the fifth it begins anew"
+    for path in (file, log):  # as a process that was killed leaves it
+        shutil.copy(path, tmp_path / f"killed{path.name}")
+    assert sorted(kept(tmp_path / "killedcache.db")) == [row._replace(version=29) for row in rows]
+
+
 def test_times_are_kept_by_the_clock_on_the_wall(tmp_path: Path) -> None:
     cache = opened(file_in(tmp_path))
     cache.write([Changes([session(updated_at=5.0)], [], 1)], 1e9)
@@ -116,8 +134,9 @@ def test_a_commit_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
 def test_nobody_else_opens_it_meanwhile_and_later_it_can_be(tmp_path: Path) -> None:
     cache = opened(file_in(tmp_path))
     put(cache, session())
-    with pytest.raises(StoreBusyError):
-        SqliteCache(str(file_in(tmp_path))).load(0.0)
+    other = f"from master.store import SqliteCache; SqliteCache({str(file_in(tmp_path))!r}).load(0.0)"
+    told = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=False).stderr
+    assert told.splitlines()[-1].endswith("StoreBusyError: " + f"{file_in(tmp_path)}: database is locked")
     cache.close()
     assert kept(file_in(tmp_path)) == [session()]
 
