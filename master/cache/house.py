@@ -35,6 +35,7 @@ class CacheHouse:
     def __init__(self, config: CacheConfig, limits: PortLimits, rng: random.Random, secret: str = "") -> None:
         self.config = config
         self.keeper: Kept | None = None
+        self.port: CachePort | None = None
         self._limits = attrs.evolve(
             limits, batch_bytes=config.batch_bytes, connections=config.connections, connections_per_address=0
         )
@@ -64,7 +65,8 @@ class CacheHouse:
 
     def make_port(self, tls: TlsDoor | None, observer: PortObserver) -> CachePort:
         knows = self._guard.lets_in
-        return CachePort(self.service, self._limits, self.config.asks, observer=observer, tls=tls, knows=knows)
+        self.port = CachePort(self.service, self._limits, self.config.asks, observer=observer, tls=tls, knows=knows)
+        return self.port
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Fetch, until cancelled. What is over is given back by its keeper."""
