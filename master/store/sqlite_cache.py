@@ -7,7 +7,7 @@ undone when the file is opened next. No other process opens the file meanwhile: 
 lies on the disk either.
 
 Each commit counts itself in the file, and before each it is looked whether the file is the one that was opened: what
-was taken away or replaced is noticed, and all is written anew. A disk that takes no writes is read by a copy.
+was taken away or replaced is noticed, and all is written anew. A disk that takes no writes is read all the same.
 
 It is long because each of these ways out of trouble is a function.
 """
@@ -15,9 +15,7 @@ It is long because each of these ways out of trouble is a function.
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import chain
@@ -69,7 +67,7 @@ _AT_ONCE: Final = 200
 loop lets it."""
 _BYTES_AT_ONCE: Final = 2**20
 """And of values: SQLite copies them."""
-_READ_BY_COPY: Final = (
+_READ_ONLY: Final = (
     sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_IOERR,
@@ -101,10 +99,10 @@ class SqliteCache:
         except StoreError as exc:
             # The disk takes no writes, and SQLite has to write before it can read what a crash has left.
             cause = exc.__cause__
-            if not isinstance(cause, OSError) and getattr(cause, "sqlite_errorcode", 0) & 0xFF not in _READ_BY_COPY:
+            if not isinstance(cause, OSError) and getattr(cause, "sqlite_errorcode", 0) & 0xFF not in _READ_ONLY:
                 raise
             try:
-                return self._load_by_copy(read)
+                return self._load_read_only(read)
             except (OSError, sqlite3.Error, ValueError):
                 raise exc from None
 
@@ -175,38 +173,30 @@ class SqliteCache:
                 return StoreError(f"{self._file}: {exc}; it is {self._file}.spoilt now")
         return StoreError(f"{self._file}: {exc}{_state_of_disk(self._file)}")
 
-    def _load_by_copy(self, read: Callable[[sqlite3.Connection], T]) -> T:
+    def _load_read_only(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Read the file, and the log with it, without a lock: nobody writes to either now."""
         if not os.path.isfile(self._file):
-            raise OSError(f"{self._file} is no file")  # a device may have no end, and the copy would fill the memory
-        with tempfile.TemporaryDirectory(dir=_memory_directory()) as directory:
-            copy = os.path.join(directory, "cache.db")
-            shutil.copyfile(self._file, copy)
-            with suppress(FileNotFoundError):
-                shutil.copyfile(f"{self._file}-wal", f"{copy}-wal")
-            with closing(_connect(copy)) as connection, _transaction(connection):
-                return read(connection)
+            raise OSError(f"{self._file} is no file")  # a pipe would be waited for
+        how = "vfs=unix-none" if os.path.exists(f"{self._file}-wal") else "immutable=1"
+        with closing(_open(self._file, f"mode=ro&{how}")) as connection:
+            # First of all: what is read without it has memory shared, which lies on the disk.
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            _look_at_form(connection)
+            connection.execute("BEGIN")
+            return read(connection)
 
 
-def _memory_directory() -> str | None:
-    """Return where files are in memory: no disk may be there that takes one."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - a directory of its own within
-
-
-def _open(file: str) -> sqlite3.Connection:
+def _open(file: str, how: str = "mode=rw&vfs=unix-excl") -> sqlite3.Connection:
     """Return a connection to a file that is there: this process has it for itself, with all of its connections."""
     # A worker thread is another one each time, but there is one at a time.
-    place = f"file:{quote(os.fsencode(file))}?mode=rw&vfs=unix-excl"
+    place = f"file:{quote(os.fsencode(file))}?{how}"
     return sqlite3.connect(place, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, uri=True)
 
 
 def _connect(file: str) -> sqlite3.Connection:
     connection = _open(file)
     try:
-        (form,) = connection.execute("PRAGMA user_version").fetchone()
-        if form not in (0, _FORM):
-            raise ValueError(f"is of form {form}, which is none of a cache that this version knows")
-        if form == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
-            raise ValueError("is a database of something else")
+        _look_at_form(connection)
         for setting in _SETTINGS:
             connection.execute(setting)
         with _transaction(connection):
@@ -218,6 +208,14 @@ def _connect(file: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _look_at_form(connection: sqlite3.Connection) -> None:
+    (form,) = connection.execute("PRAGMA user_version").fetchone()
+    if form not in (0, _FORM):
+        raise ValueError(f"is of form {form}, which is none of a cache that this version knows")
+    if form == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+        raise ValueError("is a database of something else")
 
 
 class _transaction:  # noqa: N801 - used like a function; one made by contextlib would cost its generator

@@ -430,10 +430,8 @@ def test_a_file_with_what_the_store_cannot_take_is_not_read_and_written_anew(tmp
     assert kept(file) == [session("b")]
 
 
-def test_what_is_no_file_is_not_copied_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def copy(*_: object) -> None:
-        raise AssertionError("a device may have no end")
-
-    monkeypatch.setattr("shutil.copyfile", copy)
-    with pytest.raises(StoreError, match=r"^/dev/full: "):
-        SqliteCache("/dev/full").load(0.0)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/full", path)])
+def test_what_is_no_file_is_an_error_and_not_waited_for(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(file_in(tmp_path))
+    with pytest.raises(StoreError, match=r"cache\.db: "):
+        SqliteCache(str(file_in(tmp_path))).load(0.0)
