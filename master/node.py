@@ -26,7 +26,7 @@ from master.access import Credentials, read_credentials
 from master.answer_log import AnswerLog
 from master.config import BackendConfig, Config, MasterPolicy
 from master.config_queue import QueueConfig
-from master.config_secrets import make_trust, read_mail, read_signing_keys
+from master.config_secrets import make_trust, read_cache_secret, read_signing_keys
 from master.core.pool import Admin, State
 from master.doors import make_doors
 from master.entrances import Entrance, Entrances, Sockets
@@ -223,7 +223,7 @@ class Node(LogicalMachine):
         from master.cache.house import CacheHouse  # noqa: PLC0415 - few need it
         from master.cache_metrics import CacheMetrics  # noqa: PLC0415
 
-        secret = read_mail(cache.secret_file)[0] if cache.secret_file else ""
+        secret = read_cache_secret(cache.secret_file)[0] if cache.secret_file else ""
         house = CacheHouse(cache, self.config.limits, self._rng, secret)
         self._show(CacheMetrics(house))
         return house
