@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from master.cache.rows import Changes, Key, Row, Table
 from master.store import RowsLostError, SavedCache, SqliteCache, SqliteStore, State, StoreError
 from tests.master.cache.making import device, entry, session, warm
+from tests.small_disk import SmallDisk, small_disk
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
@@ -300,44 +301,13 @@ def test_where_no_file_can_be_it_is_an_error(tmp_path: Path, name: str) -> None:
 # Disks that take nothing.
 
 
-class Disk:
-    """A file system of its own, of one MiB."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def fill(self) -> None:
-        with (self.path / "ballast").open("wb", buffering=0) as ballast:
-            try:
-                while ballast.write(bytes(4096)):
-                    pass
-            except OSError:
-                return
-
-    def empty(self) -> None:
-        (self.path / "ballast").unlink()
-
-    def remount(self, how: str) -> None:
-        _run("mount", "-o", f"remount,{how}", str(self.path))
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True)
-
-
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    path = tmp_path / "disk"
-    path.mkdir()
-    try:
-        _run("mount", "-t", "tmpfs", "-o", "size=1m", "none", str(path))
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("nothing can be mounted here")
-    yield Disk(path)
-    _run("umount", str(path))
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "disk") as disk:
+        yield disk
 
 
-def test_a_full_disk_is_an_error_and_all_is_there_when_it_has_room(disk: Disk) -> None:
+def test_a_full_disk_is_an_error_and_all_is_there_when_it_has_room(disk: SmallDisk) -> None:
     file = file_in(disk.path)
     cache = opened(file)
     put(cache, session("a"))
@@ -351,7 +321,7 @@ def test_a_full_disk_is_an_error_and_all_is_there_when_it_has_room(disk: Disk) -
     assert sorted(row.session for row in kept(file)) == ["a", "c"]
 
 
-def test_a_disk_that_is_full_at_the_start_is_read_all_the_same(disk: Disk) -> None:
+def test_a_disk_that_is_full_at_the_start_is_read_all_the_same(disk: SmallDisk) -> None:
     file = file_in(disk.path)
     first = opened(file)
     put(first, session("a"))
@@ -371,7 +341,7 @@ def test_a_disk_that_is_full_at_the_start_is_read_all_the_same(disk: Disk) -> No
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_disk_that_takes_no_writes_is_read_and_written_when_it_does(disk: Disk, killed: bool) -> None:
+def test_a_disk_that_takes_no_writes_is_read_and_written_when_it_does(disk: SmallDisk, killed: bool) -> None:
     file = file_in(disk.path)
     first = opened(file)
     put(first, session("a"))
@@ -391,7 +361,7 @@ def test_a_disk_that_takes_no_writes_is_read_and_written_when_it_does(disk: Disk
     assert sorted(row.session for row in kept(file)) == ["a", "c"]
 
 
-def test_a_disk_that_becomes_read_only_is_an_error(disk: Disk) -> None:
+def test_a_disk_that_becomes_read_only_is_an_error(disk: SmallDisk) -> None:
     cache = opened(file_in(disk.path))
     put(cache, session("a"))
     cache.close()
