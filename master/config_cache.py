@@ -43,9 +43,9 @@ class CacheConfig:
     batch_bytes: int = 1048576
     """A batch is no longer. Values are shorter by 4 KiB."""
     file: str = ""
-    """An SQLite file, made where there is none. Empty: all of it ends with the process."""
+    """An SQLite file, made where there is none, from where the process was started. Empty: all of it ends with it."""
     commit_s: float = 0.1
-    """It is written so often: as much is lost with the process at most."""
+    """It is written so often that no more than this is lost with the process, while the machine keeps up."""
     max_bytes: int = 268435456
     """Of memory that all rows take, as they are counted."""
     sessions_per_client: int = 20
