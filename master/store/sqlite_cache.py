@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import chain
@@ -47,11 +48,15 @@ _SETTINGS: Final = (
     "PRAGMA synchronous = NORMAL",
     "PRAGMA cache_size = -65536",  # KiB
     "PRAGMA wal_autocheckpoint = 0",
-    "PRAGMA journal_size_limit = 67108864",
+    # More than it comes to mostly: a file that is cut off and grows again costs the disk more than one that is there.
+    "PRAGMA journal_size_limit = 134217728",
 )
 _CARRIED: Final = 8192
 """Rows in the log from which on it is carried over: they lie all over the file, so the rarer that is, the fewer pages
 are written twice."""
+_MOST_PAGES: Final = 32768
+"""Of the log."""
+_CARRY_OVER: Final = "PRAGMA wal_checkpoint(PASSIVE)"
 _PAGE_BYTES: Final = 4096
 _LOAD: Final = """SELECT tab, key1, key2, key3, value, client, session, version, type, updated_at - ?, ttl_s, fence
     FROM row ORDER BY tab DESC"""
@@ -88,6 +93,8 @@ class SqliteCache:
         """The number of the last one; None: what is there is not known."""
         self._logged = 0
         """Rows of the log that are not carried over, a large one counted as many."""
+        self._between = threading.Lock()
+        """Is held in a commit, and for what is to be done between two."""
 
     def load(self, epoch_s: float) -> SavedCache:
         def read(connection: sqlite3.Connection) -> SavedCache:
@@ -109,7 +116,8 @@ class SqliteCache:
     def write(self, parts: Sequence[Changes], epoch_s: float) -> None:
         if self._connection is not None and (None in self._opened or self._opened != _identities(self._file)):
             self.close()
-        self._commit = self._do(lambda connection: _write(connection, parts, epoch_s, self._commit))
+        with self._between:
+            self._commit = self._do(lambda connection: _write(connection, parts, epoch_s, self._commit))
         self._logged += sum(
             len(part.gone) + sum(1 + len(row.value) // _PAGE_BYTES for row in part.rows) for part in parts
         )
@@ -126,14 +134,16 @@ class SqliteCache:
             raise StoreError(f"{self._file}: {exc}{_state_of_disk(self._file)}") from exc
 
     def _carry_over(self) -> None:
-        """Have what is in the log in the file: most of it beside commits, the rest between two, so that it is all and
-        the next one begins the log anew."""
+        """Have what is in the log in the file, and then what came meanwhile. A commit that begins when all of it is
+        begins the log anew; where they come too fast for that, one waits for what is left."""
         logged = self._logged
         with closing(_open(self._file)) as connection:
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-            (busy, *_) = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
-        if not busy:
-            self._logged -= logged
+            for _ in range(2):
+                _, pages, _ = connection.execute(_CARRY_OVER).fetchone()
+            if pages >= _MOST_PAGES:
+                with self._between:
+                    connection.execute(_CARRY_OVER)
+        self._logged -= logged
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
