@@ -73,6 +73,8 @@ class CacheKeeper(WriteBehind[Changes]):
         self._file = file
         self._commit_s = commit_s
         self._epoch_s = epoch_s
+        self._committed = trio.Event()
+        """There is what the disk is to keep."""
         self._settles = True
         """Whether the disk has kept what it was given last."""
 
@@ -127,20 +129,26 @@ class CacheKeeper(WriteBehind[Changes]):
     async def _settle(self, file: CacheFile) -> None:
         """Have the disk keep each commit, while the next ones are made."""
         limiter = trio.CapacityLimiter(1)
-        settled = 0
         while True:
-            pause_s = self._commit_s
-            if settled != self.commits:
-                commits = self.commits
-                try:
-                    await self._do(file.settle, _SETTLE_S, limiter)
-                    settled, self._settles = commits, True
-                except StoreError as exc:
-                    self._settles, pause_s = False, RETRY_S
-                    self._failed("not_written", str(exc))
-            await trio.sleep(pause_s)
+            await self._committed.wait()
+            self._committed = trio.Event()
+            try:
+                await self._do(file.settle, _SETTLE_S, limiter)
+                self._settles = True
+            except StoreError as exc:
+                self._settles = False
+                self._failed("not_written", str(exc))
+                self._committed.set()
+                await trio.sleep(RETRY_S)
 
     # What is written, and put back.
+
+    async def _commit(self) -> bool:
+        commits = self.commits
+        written = await super()._commit()
+        if self.commits != commits:
+            self._committed.set()
+        return written
 
     def _write(self, parts: list[Changes]) -> None:
         if self._file is not None:
