@@ -30,7 +30,7 @@ class Disk(SlowDisk, MemoryStore):
 
 
 async def test_orders_that_cannot_be_kept_are_tried_again_and_told_of_once(autojump_clock: object) -> None:
-    disk, house, told = Disk(), House(None), []
+    disk, house, told = Disk(), House(None, commit_s=10.0), []
     capture = structlog.testing.LogCapture()
     log: Any = structlog.wrap_logger(None, processors=[capture])
     lasting = Lasting(house.room, disk, log, lambda kind, text: told.append((kind, text)))
