@@ -61,6 +61,14 @@ def addresses(text: str) -> tuple[Address, ...]:
     return tuple(address(item.strip()) for item in text.split(","))
 
 
+def numbers(text: str) -> tuple[int, ...]:
+    """Read several whole numbers from 0, with commas between."""
+    items = [item.strip() for item in text.split(",")]
+    if not all(item.isascii() and item.isdecimal() and len(item) < 10 for item in items):
+        raise click.BadParameter(f"{text!r} must be whole numbers with commas between")
+    return tuple(dict.fromkeys(map(int, items)))
+
+
 def finite(_context: click.Context, _option: click.Parameter, value: float | None) -> float | None:
     """Refuse `nan` and `inf`, which pass for numbers in any range."""
     if value is not None and not math.isfinite(value):
@@ -152,6 +160,18 @@ def check(path: str | None, url: str | None, as_json: bool) -> int:
     help="Answer Products.Get, as an upstream of the cache, so late.",
 )
 @click.option("--products-fault", metavar="KIND", help="What goes wrong there: silent, error, empty, number.")
+@click.option("--cache", type=address, metavar=_ADDRESS, help="Keep the sessions of users there, in the cache service.")
+@click.option(
+    "--cache-secret-file", type=click.Path(), metavar="FILE", help="What the cache wants to be shown, on one line."
+)
+@click.option(
+    "--screen-types",
+    type=numbers,
+    default="1,2,3,4,5",
+    show_default=True,
+    metavar="N[,...]",
+    help="The warm data of the first screen, with --cache.",
+)
 @click.option(
     "--tls", type=click.Path(), nargs=2, metavar="CERT KEY", help="Serve under TLS, on Linux: two files, PEM."
 )
@@ -167,6 +187,9 @@ def server(  # noqa: PLR0913 - click gives all options by name
     fault: str | None,
     products_s: float | None,
     products_fault: str | None,
+    cache: Address | None,
+    cache_secret_file: str | None,
+    screen_types: tuple[int, ...],
     tls: tuple[str, str] | None,
 ) -> int:
     """Run a backend with its business logic cut out: it lets users in and counts them."""
@@ -185,6 +208,8 @@ def server(  # noqa: PLR0913 - click gives all options by name
         raise click.BadParameter("it must be a number of seconds", param_hint="--products")
     if products_kind is not None and products_s is None:
         raise click.UsageError("--products-fault goes with --products")
+    if cache_secret_file is not None and cache is None:
+        raise click.UsageError("--cache-secret-file goes with --cache")
     if tls is not None and sys.platform != "linux":
         raise click.UsageError("--tls needs Linux")
     options = ServerOptions(
@@ -199,6 +224,9 @@ def server(  # noqa: PLR0913 - click gives all options by name
         tls=tls,
         products_s=products_s,
         products_fault=products_kind,
+        cache=cache,
+        cache_secret="" if cache_secret_file is None else _secret(cache_secret_file),
+        screen_types=screen_types,
     )
 
     async def run() -> int:
@@ -251,6 +279,14 @@ def server(  # noqa: PLR0913 - click gives all options by name
     callback=finite,
     metavar="SECONDS",
     help="Each of a crowd goes to its backend and stays so long.  [default: it is only counted]",
+)
+@click.option("--user", "user_name", default="client", show_default=True, metavar="NAME", help="Who logs in.")
+@click.option(
+    "--session", is_flag=True, help="Log in with a session, and go on with it at another backend if one dies."
+)
+@click.option("--resume", metavar="ID", help="The session of before, to go on with; --json shows it.")
+@click.option(
+    "--device", metavar="ID", help="The device it runs on: the first screen of the app is shown, with its time."
 )
 @click.option(
     "--pass",
@@ -316,6 +352,20 @@ cli.add_command(simulate)
 cli.add_command(passes)
 for _command in (*COMMANDS, top, queue, *CHANGES, completion):
     cli.add_command(_command)
+
+
+def _secret(path: str) -> str:
+    """Return the one line of a file."""
+    from lambdamu.line_file import LineFileError  # noqa: PLC0415 - few commands need it
+    from master.config_secrets import read_mail  # noqa: PLC0415
+
+    try:
+        secret, warnings = read_mail(path)
+    except LineFileError as exc:
+        raise click.BadParameter(str(exc), param_hint="--cache-secret-file") from exc
+    for warning in warnings:
+        _complain(f"warning: {warning}")
+    return secret
 
 
 def _say(line: str) -> None:
