@@ -323,20 +323,33 @@ def client(plain: bool, tls: bool, ca: str, tls_name: str, cert: str, key: str, 
     return trio.run(run_client, options)
 
 
-@cli.command(epilog="\b\nExamples:\n  lambdamu demo --seconds 15 --backends 3\n  lambdamu demo --rush")
+@cli.command(
+    epilog="\b\nExamples:\n  lambdamu demo --seconds 15 --backends 3\n  lambdamu demo --rush\n"
+    "  lambdamu demo --sessions"
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(min=6),
     callback=finite,
-    help="How long it takes; 15 if left out, with --rush 60, and 20 at least.",
+    help="How long it takes; 15 if left out, with --rush 60 and 20 at least, with --sessions 20 and 10 at least.",
 )
 @click.option("--backends", type=click.IntRange(2, 20), help="How many backends; 3 if left out.")
 @click.option("--rush", is_flag=True, help="Thousands come at once to three small backends, and wait in order.")
-def demo(seconds: float | None, backends: int | None, rush: bool) -> int:
+@click.option(
+    "--sessions", is_flag=True, help="Sessions outlive a backend, and data are there before they are asked for."
+)
+def demo(seconds: float | None, backends: int | None, rush: bool, sessions: bool) -> int:
     """Show it all with real processes: backends, a master, clients, and a backend that is killed and comes back.
 
-    With --rush it is the queue: a crowd that waits in order, and a backend that dies in the middle.
+    With --rush it is the queue: a crowd that waits in order, and a backend that dies in the middle. With --sessions it
+    is the cache: apps that start cold and warm, and a backend that dies under its clients.
     """
+    if sessions:
+        if rush or backends is not None or (seconds is not None and seconds < 10):
+            raise click.UsageError("--sessions has three backends, takes 10 seconds at least, and goes without --rush")
+        from master.demo_sessions import run_sessions  # noqa: PLC0415
+
+        return trio.run(run_sessions, seconds or 20.0)
     if rush:
         if backends is not None or (seconds is not None and seconds < 20):
             raise click.UsageError("--rush has three backends, and takes 20 seconds at least")
