@@ -75,7 +75,8 @@ class _Asked:
 
     packed: bytes
     tries: int = 0
-    sent_at: float = 0.0
+    heard: int = 0
+    """So much the service had said when it was sent."""
     answer: Message | None = None
     done: trio.Event = attrs.field(factory=trio.Event)
 
@@ -109,7 +110,8 @@ class CacheClient:
         """All whose answers are waited for, by Request."""
         self._unsent: dict[str, _Asked] = {}
         self._filled = trio.Event()
-        self._heard_at = 0.0
+        self._heard = 0
+        """How many messages have come, of all connections."""
         self._why: str | None = None
         """Why it cannot be reached, as far as that is known."""
         self._scope = trio.CancelScope()
@@ -132,7 +134,7 @@ class CacheClient:
             sent = self._unsent.pop(request, None) is None
         if asked.answer is not None:
             return _read(asked.answer)
-        if sent and not asked.done.is_set() and self._heard_at < asked.sent_at:
+        if sent and not asked.done.is_set() and self._heard == asked.heard:
             self._scope.cancel()  # nothing was said there all the time: the next connection may be better
             self._say(f"the cache {self.address} is silent")
         raise CacheUnavailableError(self._why or f"the cache {self.address} did not answer within {within_s:g} s")
@@ -148,13 +150,13 @@ class CacheClient:
         """Keep a connection, until cancelled."""
         fails = 0
         while True:
-            began = trio.current_time()
+            heard = self._heard
             with trio.CancelScope() as self._scope:
                 try:
                     await self._converse()
                 except (LinkError, RemoteProtocolError) as exc:
                     self._say(f"the cache {self.address}: {str(exc).removeprefix(str(self.address)).lstrip(': ')}")
-            fails = 0 if self._heard_at >= began else fails + 1
+            fails = fails + 1 if self._heard == heard else 0
             await trio.sleep(self._policy.backoff.wait_s(fails, self._rng))
 
     def _put(self, thing: str, name: str, data: Mapping[str, Any]) -> tuple[str, _Asked]:
@@ -200,7 +202,7 @@ class CacheClient:
         if not isinstance(task, str):
             why = task.text if isinstance(task, Failure) else "it did not answer to the secret"
             raise LinkError(LinkFault.BAD_AUTH, f"{client.address}: {why}")
-        self._heard_at = trio.current_time()
+        self._heard += 1
 
     async def _until_broken(
         self,
@@ -218,11 +220,11 @@ class CacheClient:
     async def _send(self, client: TCPClient) -> None:
         while True:
             await self._filled.wait()
-            out, size, now = [], 0, trio.current_time()
+            out, size = [], 0
             while self._unsent and size < _WRITE_BYTES:
                 asked = self._unsent.pop(next(iter(self._unsent)))
                 asked.tries += 1
-                asked.sent_at = now
+                asked.heard = self._heard
                 out.append(asked.packed)
                 size += len(asked.packed)
             if not self._unsent:
@@ -233,7 +235,7 @@ class CacheClient:
     async def _receive(self, client: TCPClient) -> None:
         while True:
             for message in await client.next_batch():
-                self._heard_at = trio.current_time()
+                self._heard += 1
                 request = as_text((as_map(message.header) or {}).get("Request"))
                 if request is None and message.command == Command.ERROR:
                     said = as_map(message.data) or {}
