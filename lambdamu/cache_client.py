@@ -150,13 +150,15 @@ class CacheClient:
         """Keep a connection, until cancelled."""
         fails = 0
         while True:
-            heard = self._heard
+            heard, began = self._heard, trio.current_time()
             with trio.CancelScope() as self._scope:
                 try:
                     await self._converse()
                 except (LinkError, RemoteProtocolError) as exc:
                     self._say(f"the cache {self.address}: {str(exc).removeprefix(str(self.address)).lstrip(': ')}")
-            fails = fails + 1 if self._heard == heard else 0
+            # One that was only idle until the service ended it was a good one, too.
+            good = self._heard > heard or trio.current_time() > began + 2 * self._policy.within_s
+            fails = 0 if good else fails + 1
             await trio.sleep(self._policy.backoff.wait_s(fails, self._rng))
 
     def _put(self, thing: str, name: str, data: Mapping[str, Any]) -> tuple[str, _Asked]:
