@@ -45,7 +45,7 @@ stale_after_s = 1.0
 slow_start_s = 0.0
 [cache]
 listen = "{cache}"
-file = "cache.db"
+file = "{file}"
 upstream = ["{upstream}"]
 app_start_device_s = 1.0
 app_start_client_s = 1.0
@@ -138,7 +138,7 @@ class _Play:
         """Start all processes; return the address of the master."""
         upstream, master, cache = free_address(), free_address(), free_address()
         backends = [(f"b{number + 1}", free_address()) for number in range(_BACKENDS)]
-        config = _CONFIG.format(master=master, cache=cache, upstream=upstream)
+        config = _CONFIG.format(master=master, cache=cache, upstream=upstream, file=self._stage.folder / "cache.db")
         for number, name in enumerate(_TYPES, 1):
             config += _WARM.format(number=number, name=name, ttl_s=self._ttl_s)
         for name, address in backends:
