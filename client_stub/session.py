@@ -22,11 +22,15 @@ from lambdamu.answers import Place
 from lambdamu.client import Client, ClientObserver, ClientPolicy, Connection, Peers
 from lambdamu.errors import ConnectError, LinkError, NoServerError, RemoteProtocolError
 from lambdamu.messages import Batch, Command, Message, as_array, as_count, as_map, as_text
+from lambdamu.retry import Backoff
 
 _SCREEN: Final = "Screen"
 _FIRST: Final = "First"
 _SCREEN_S: Final = 20.0
 """A screen whose data have to be fetched takes its time."""
+_SHORT_S: Final = 5.0
+"""Stays that end sooner, one after the other, are followed by pauses that grow."""
+_BACKOFF: Final = Backoff(first_s=0.2, most_s=5.0)
 
 
 @attrs.frozen
@@ -131,8 +135,9 @@ class _SessionClient:
         )
 
     async def run(self) -> int:
-        ends = trio.current_time() + self._options.hold
+        ends, short = trio.current_time() + self._options.hold, 0
         while True:
+            begins = trio.current_time()
             try:
                 await self._stay(ends)
             except NoServerError as exc:
@@ -143,6 +148,9 @@ class _SessionClient:
                 complain(f"backend {exc}; asking again")
             if trio.current_time() >= ends:
                 return OK
+            # The first time at once; a backend that lets in and ends the connection is not asked without a pause.
+            short = short + 1 if trio.current_time() < begins + _SHORT_S else 0
+            await trio.sleep(_BACKOFF.wait_s(short, self._rng) if short > 1 else 0.0)
 
     def _fail(self, exc: ConnectError, code: int) -> int:
         complain(str(exc))

@@ -127,6 +127,9 @@ class Caller:
 
     async def _resume(self, client: TCPClient, turn: str | None, shown: str) -> Login | Failure:
         entry = await self._question_entry(client, self._introduction(turn, shown))
+        if isinstance(entry, Failure) and shown and entry.why == LinkFault.TIMEOUT:
+            # It may be one that keeps no sessions, and waits for what gives the right.
+            entry = await self._question_entry(client, self._introduction(None))
         if isinstance(entry, Failure):
             return entry
         gone = bool(shown) and entry.told and entry.session is None

@@ -19,6 +19,7 @@ WITHIN_S: Final = 10.0
 """A client that finds no backend for so long gives up."""
 SCREEN_S: Final = 10.0
 _STEP_S: Final = 2.0
+_PAUSE_S: Final = 0.5
 
 
 @attrs.define(eq=False)
@@ -70,7 +71,9 @@ class Phone:
                         while True:
                             await connection.receive(within_s=math.inf)
                 except (LinkError, RemoteProtocolError):
+                    pause_s = _PAUSE_S if act is act_after_loss else 0.0  # it is the second time: not in a hurry
                     began, act = trio.current_time(), act_after_loss
+                    await trio.sleep(pause_s)
         except ConnectError as exc:
             self.lost = str(exc)
             self.settled.set()

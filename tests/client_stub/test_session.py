@@ -12,6 +12,7 @@ import trio.testing
 from client_stub.client import ClientOptions, run_client
 from client_stub.session import Screen, read_screen
 from lambdamu.address import Address
+from lambdamu.datapack import encode
 from lambdamu.messages import Command, Message
 from lambdamu.tcp_server import open_listeners
 from lambdamu.testing import SOCKET_SETTLE_S, virtual_clock
@@ -110,6 +111,28 @@ async def test_without_sessions_at_the_backend_it_is_logged_in_and_says_so(
         assert await run_client(options(asked)) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"logged in at {stub.address}, which keeps no sessions: Task-1; no first screen: ")
+
+
+async def test_a_backend_that_ends_each_connection_is_not_called_without_a_pause(
+    clock: trio.testing.MockClock, master: Any, capsys: Capture
+) -> None:
+    entered = [Message("Auth", "Value", "TaskObject", "Task"), Message("Auth", "Value", "Session", "s1")]
+    calls = 0
+
+    async def let_in_and_end(stream: trio.SocketStream) -> None:
+        nonlocal calls
+        calls += 1
+        await stream.receive_some()
+        await stream.send_all(encode(entered))
+        await stream.aclose()
+
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    there = Address("127.0.0.1", listener.socket.getsockname()[1])
+    async with master(*go_to(there)) as asked, trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, let_in_and_end, [listener])
+        assert await run_client(options(asked, hold=30.0, device=None)) == 0
+        nursery.cancel_scope.cancel()
+    assert 3 <= calls < 40
 
 
 async def test_no_backend_exits_as_ever(clock: trio.testing.MockClock, master: Any, capsys: Capture) -> None:
