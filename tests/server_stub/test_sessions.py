@@ -11,13 +11,15 @@ import pytest
 import trio
 import trio.testing
 
-from lambdamu.messages import AUTH, SESSION, USER_MAIL, USER_NAME, Command, Message
+from lambdamu import keys
+from lambdamu.messages import AUTH, SESSION, TURN, USER_MAIL, USER_NAME, Command, Message
 from lambdamu.objects import Farewell, Later, Peer, Reply
 from lambdamu.testing import virtual_clock
+from lambdamu.turns import NOBODY, Signer, Verifier
 from master.cache.warm_types import NotServed, Warm, Why
 from server_stub.screen import Screen
 from server_stub.sessions import Sessions
-from server_stub.users import Auth, System, Users
+from server_stub.users import Auth, System, TurnGate, Users
 from tests.master.cache.wire import FakeWarm
 from tests.server_stub.cache import DirectCache
 from tests.server_stub.conftest import ASK_COUNT
@@ -33,10 +35,12 @@ def clock() -> trio.testing.MockClock:
 class Backend:
     """The objects of one, without a port."""
 
-    def __init__(self, cache: Any, name: str, nursery: trio.Nursery, capacity: int | None = None) -> None:
+    def __init__(
+        self, cache: Any, name: str, nursery: trio.Nursery, capacity: int | None = None, gate: TurnGate | None = None
+    ) -> None:
         users = Users(0, capacity, "probe@example.org")
         self.sessions = Sessions(cache, name, nursery, random.Random(1))
-        self.auth = Auth(users, None, self.sessions)
+        self.auth = Auth(users, gate, self.sessions)
         self.system = System(users)
         self.screen = Screen(self.sessions, cache, (1, 2), nursery)
 
@@ -158,6 +162,36 @@ async def test_that_nobody_knows_is_no_word_of_the_session(
         assert other.users() == 0
         cache.down, cache.delay_s = False, 0.0
         assert await other.log_in(somebody(), "s1", mail="") == ("Task-2", "s1")
+
+
+async def test_a_turn_is_used_by_whoever_is_let_in_and_by_nobody_else(clock: trio.testing.MockClock) -> None:
+    key = keys.Signer.generate("k1")
+    turns = [Signer(key).sign(number, NOBODY, "b1", 2_000_000_000) for number in range(2)]
+    gate = TurnGate(Verifier({"k1": key.verifier()}, "b1"), lambda: 1_999_999_970.0)
+    cache = DirectCache()
+    async with trio.open_nursery() as nursery:
+        backend = Backend(cache, "b1", nursery, None, gate)
+
+        async def comes(turn: str | None, session: str, mail: str) -> Any:
+            ann = somebody()
+            shown = () if turn is None else backend.auth.handle(Message(AUTH, Command.SET, TURN, turn), 0.0, ann)
+            assert not isinstance(shown, Later)
+            if shown:
+                return shown[0].data["Code"]
+            told = await backend.log_in(ann, session, mail)
+            backend.leave(ann)
+            return told
+
+        assert await comes(None, "", "ann@example.org") == "TurnMissing"
+        cache.down = True
+        assert await comes(turns[0], "", "ann@example.org") == "NoStore"
+        cache.down = False
+        assert await comes(turns[0], "s9", "") == ("", None)
+        assert await comes(turns[0], "", "ann@example.org") == ("Task-3", "s1")
+        assert await comes(turns[0], "s1", "") == "TurnUsed"
+        assert await comes(turns[1], "s1", "") == ("Task-4", "s1")
+        assert backend.users() == 0
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_full_backend_makes_no_session(clock: trio.testing.MockClock) -> None:
