@@ -173,6 +173,8 @@ CACHE: Final = "Cache"
 DEVICE: Final = "Device"
 WARM: Final = "Warm"
 HEADER: Final = "Header"
+BACKEND: Final = "Backend"
+"""In the cache service: the Key of a session under which stands the name of the backend that it is at."""
 VALUE: Final = "Value"
 """In the Data of the cache service: what is stored, which travels as `bin` and stays bytes."""
 

@@ -19,6 +19,7 @@ from master.metric_families import by, counters, gauge, gauge_of, gauges, kept, 
 if TYPE_CHECKING:
     from master.cache.house import CacheHouse
     from master.cache.warm import Warmer
+    from master.warm_call import WarmCaller
 
 
 @attrs.define(eq=False)
@@ -128,3 +129,21 @@ class CacheMetrics:
         if keeper is None or not self.house.config.file:
             return
         yield from kept("cache", "the cache", keeper)
+
+
+@attrs.define(eq=False)
+class CacheNodeMetrics:
+    """Of a cache on another node there is what this master tells it."""
+
+    caller: WarmCaller
+
+    def bounds(self) -> dict[str, Callable[[], float]]:
+        """Return how much of each bound is used, from 0 to 1."""
+        caller = self.caller
+        return {"cache_node_calls": lambda: caller.used, "cache_node_networks": lambda: caller.rates.used}
+
+    def collect(self, _now: float) -> Iterator[Metric]:
+        """Yield all of it."""
+        counts = attrs.asdict(self.caller.counts)
+        yield by("cache_node_calls", "Devices that the cache node was to be told of.", "step", counts)
+        yield gauge("cache_node_connected", "Whether there is a connection to the cache node.", self.caller.connected)

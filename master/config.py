@@ -19,7 +19,7 @@ from lambdamu.address import MAX_PORT, Address
 from lambdamu.forwarded import ClientHeader
 from lambdamu.networks import Network
 from lambdamu.tcp_server import PortLimits
-from master.config_cache import CacheConfig, WarmConfig
+from master.config_cache import CacheConfig, CacheNodeConfig, WarmConfig
 from master.config_queue import QueueConfig
 from master.core.choice import ChoicePolicy
 from master.queue.policy import TemplatePolicy
@@ -255,6 +255,7 @@ class Config:
     """None: the table is not there, and nobody waits in a queue."""
     cache: CacheConfig | None = None
     """None: the table is not there, and no cache is served."""
+    cache_node: CacheNodeConfig = CacheNodeConfig()  # noqa: RUF009 - a frozen value
     backends: tuple[BackendConfig, ...] = ()
     alone: bool = False
     """Whether the cache is all there is: no `[master]` and no `[[backend]]`, and so no port for clients."""
@@ -292,6 +293,7 @@ TABLES: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "queue.template": TemplatePolicy,
         "cache": CacheConfig,
         "cache.warm": WarmConfig,
+        "cache_node": CacheNodeConfig,
         "backend": BackendConfig,
     }
 )
@@ -386,6 +388,7 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "slack": Bounds(0, 1_000_000),
             "slow_start_s": _SOON,
             "zone_slack": Bounds(0, 1000),
+            "session_slack": Bounds(0, 1000),
             "panic_threshold": Bounds(0, 1),
             "first_round_s": _SOON,
         },
@@ -479,6 +482,14 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "lifetime_s": Bounds(0.01, 600),
             "stale_s": Bounds(0, _MONTH),
             "workers": Bounds(1, 10_000),
+        },
+        CacheNodeConfig: {
+            "address": Bounds(1, MAX_PORT),
+            "secret_file": Bounds(0, 4096),
+            "ca_file": Bounds(0, 4096),
+            "tls_name": Bounds(0, 254),
+            "app_starts_per_network_per_s": Bounds(0.001, 1_000_000),
+            "length": Bounds(1, 1_000_000),
         },
         BackendConfig: {
             "name": Bounds(1, 128),

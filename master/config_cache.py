@@ -24,6 +24,26 @@ class WarmConfig(WarmType):
 
 
 @attrs.frozen
+class CacheNodeConfig:
+    """The cache that is on another node, which this master tells what devices come. Without `address` there is none."""
+
+    address: Address | None = None
+    """A host, or its address, and the port of its cache."""
+    secret_file: str = ""
+    """A file whose one line is said first; from the folder of the configuration."""
+    tls: bool = False
+    """Whether it is called by TLS; its certificate is checked then, always."""
+    ca_file: str = ""
+    """PEM: the authorities that vouch for it, from the folder of the configuration; empty: the system's."""
+    tls_name: str = ""
+    """The name that its certificate must have; empty: the host of `address`."""
+    app_starts_per_network_per_s: float = 20.0
+    """Devices of one network of clients that it is told of, in the long run."""
+    length: int = 1000
+    """Devices that wait to be told; beyond that the first of them is dropped."""
+
+
+@attrs.frozen
 class CacheConfig:
     """Where the cache is served, to whom, what it keeps, and where warm data come from."""
 
@@ -67,7 +87,7 @@ class CacheConfig:
     app_start_client_s: float = 30.0
     """The same of a client."""
     app_starts_per_network_per_s: float = 20.0
-    """AppStarts of one network that are heeded, in the long run."""
+    """Devices of one network of clients that the pool beside it tells of, in the long run."""
     app_start_fetches_per_s: float = 200.0
     """Fetches that AppStarts make, all together, in the long run."""
     clients_per_device: int = 4

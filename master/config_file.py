@@ -161,6 +161,7 @@ def _build(raw: Mapping[str, Any], source: str, unfit: list[Fault]) -> Config:
     faults += _find_repeated(arrays.get(_WARM, []), _WARM, MOST_WARM)
     if _CACHE in single:
         faults += _find_cache_faults(single[_CACHE], single["state"])
+    faults += _find_cache_node_faults(single["cache_node"], single.get(_CACHE))
     faults += _find_shared_places(backends)
     faults += _find_shared_names(backends)
     faults += _find_unknown_tables(raw, source)
@@ -382,6 +383,15 @@ def _find_cache_faults(cache: _Table, state: _Table) -> Iterator[Fault]:
     file, other = values.get("file"), state.values.get("file")
     if file and other and os.path.realpath(file) == os.path.realpath(other):
         yield Fault(cache.file, cache.entry, "file", "is that of [state] too, and each needs its own")
+
+
+def _find_cache_node_faults(node: _Table, cache: _Table | None) -> Iterator[Fault]:
+    """Yield that there are two caches, and whom to trust where nobody is asked for a certificate."""
+    if cache is not None and node.values.get("address") is not None:
+        yield Fault(node.file, node.entry, "address", "must not stand beside [cache], which is on this node")
+    for key in ("ca_file", "tls_name"):
+        if node.values.get(key) and not node.values.get("tls", True):
+            yield Fault(node.file, node.entry, key, "needs tls = true")
 
 
 def _find_shared_places(backends: Iterable[_Table]) -> Iterator[Fault]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lambdamu.address import Address, family, is_loopback, places, quoted
 from master.config import AlertsPolicy, BackendConfig, ChoiceConfig, Config, HttpPolicy, Mode, ProbePolicy, figure
-from master.config_cache import CacheConfig
+from master.config_cache import CacheConfig, CacheNodeConfig
 from master.config_notes_queue import describe_queue, warn_of_queue
 from master.config_words import count, names, takes
 from master.core.choice import Panic
@@ -33,6 +33,7 @@ def describe(config: Config) -> list[str]:
         *_describe_probe(config.probe),
         *describe_queue(config.queue),
         *_describe_cache(config),
+        *_describe_cache_node(config.cache_node),
     ]
 
 
@@ -48,6 +49,7 @@ def warn(config: Config) -> Iterator[str]:
     yield from _warn_of_addresses(config)
     if config.queue is not None:
         yield from warn_of_queue(config, config.queue)
+    yield from _warn_of_cache_node(config.cache_node)
 
 
 def _describe_other_ports(config: Config) -> Iterator[str]:
@@ -148,6 +150,25 @@ def _describe_cache(config: Config) -> Iterator[str]:
             f"warm data {warm.type}: {warm.object}.{warm.name}, good for {figure(warm.ttl_s)} s, "
             f"priority {warm.priority}, {count(min(warm.workers, cache.workers), 'worker')} at most"
         )
+
+
+def _describe_cache_node(node: CacheNodeConfig) -> Iterator[str]:
+    if node.address is not None:
+        how = f" by TLS, checked by {node.ca_file or 'the authorities of this system'}," if node.tls else ""
+        yield f"cache: the one at {node.address}{how} is told what devices come"
+
+
+def _warn_of_cache_node(node: CacheNodeConfig) -> Iterator[str]:
+    if node.address is None:
+        if node != CacheNodeConfig():
+            yield "[cache_node] has no address: no cache is told anything"
+        return
+    if is_loopback(node.address.host):
+        return
+    if not node.secret_file:
+        yield "[cache_node] has no secret_file: a cache on another machine wants one"
+    elif not node.tls:
+        yield "[cache_node] calls another machine without tls: its secret can be read on the way"
 
 
 def _warn_of_cache(cache: CacheConfig) -> Iterator[str]:

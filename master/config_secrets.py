@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lambdamu.client_tls import Trust
     from lambdamu.keys import Keys
     from lambdamu.tls import TlsDoor
+    from master.config_cache import CacheNodeConfig
 
 TLS_FILES: Final = ("certificate", "key", "client_ca")
 
@@ -67,6 +68,11 @@ def find_files(config: Config, folder: str) -> tuple[Config, list[FileFault]]:
     cache, cache_warnings, cache_faults = _find_secret(config.cache, "cache", "secret_file", folder, read_mail)
     warnings += cache_warnings
     faults += cache_faults
+    node, node_warnings, node_faults = _find_secret(config.cache_node, "cache_node", "secret_file", folder, read_mail)
+    warnings += node_warnings
+    faults += node_faults
+    node = attrs.evolve(node, ca_file=_path(folder, node.ca_file))
+    faults += _look_at_authorities(node)
     probe = attrs.evolve(probe, ca_file=_path(folder, probe.ca_file))
     trust = None
     if probe.tls:
@@ -86,6 +92,7 @@ def find_files(config: Config, folder: str) -> tuple[Config, list[FileFault]]:
         probe=probe,
         queue=queue,
         cache=cache,
+        cache_node=node,
         trust=trust,
         warnings=tuple(warnings),
     )
@@ -101,6 +108,18 @@ def _look_at_texts(folder: str) -> Iterator[FileFault]:
         load_texts(folder)
     except LineFileError as exc:
         yield FileFault("[gateway]", "wait_texts", str(exc))
+
+
+def _look_at_authorities(node: CacheNodeConfig) -> Iterator[FileFault]:
+    if not node.tls:
+        return
+    from lambdamu.client_tls import read_trust  # noqa: PLC0415 - few need it
+    from lambdamu.tls import TlsError  # noqa: PLC0415
+
+    try:
+        read_trust(node.ca_file)
+    except TlsError as exc:
+        yield FileFault("[cache_node]", exc.which, str(exc))
 
 
 def _look_at_tls(tls: TlsConfig) -> Iterator[str]:

@@ -18,7 +18,7 @@ import cattrs
 from lambdamu.address import Address, parse_host, quoted
 from lambdamu.networks import Network
 from master.config import BOUNDS, TABLES, BackendConfig, Bounds, GatewayConfig, HttpPolicy
-from master.config_cache import CacheConfig, WarmConfig
+from master.config_cache import CacheConfig, CacheNodeConfig, WarmConfig
 from master.config_queue import LANES, QueueConfig, pattern_fault
 from master.queue.policy import TemplatePolicy
 from master.queue.ticket import Lane
@@ -226,6 +226,10 @@ def _check_host(text: str) -> str:
     return _check_somewhere(parse_host(text))
 
 
+def _check_called(address: Address) -> Address:
+    return Address(_check_somewhere(address.host), address.port)
+
+
 def _check_tls_name(text: str) -> str:
     return parse_host(text) if text else ""
 
@@ -312,5 +316,7 @@ _CHECKS: Final[Mapping[tuple[type[Any], str], Callable[[Any], Any]]] = MappingPr
         (BackendConfig, "zone"): _check_name,
         (BackendConfig, "host"): _check_host,
         (BackendConfig, "tls_name"): _check_tls_name,
+        (CacheNodeConfig, "address"): _check_called,
+        (CacheNodeConfig, "tls_name"): _check_tls_name,
     }
 )

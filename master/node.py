@@ -26,7 +26,7 @@ from master.access import Credentials, read_credentials
 from master.answer_log import AnswerLog
 from master.config import BackendConfig, Config, MasterPolicy
 from master.config_queue import QueueConfig
-from master.config_secrets import make_trust, read_mail, read_signing_keys
+from master.config_secrets import make_trust, read_signing_keys
 from master.core.pool import Admin, State
 from master.doors import make_doors
 from master.entrances import Entrance, Entrances, Sockets
@@ -41,15 +41,14 @@ from master.probing import Probing
 from master.reload import Difference, compare
 from master.service import Master
 from master.told import AnswerPolicy
+from master.with_cache import make_cache, make_devices, make_warm_caller
 
 if TYPE_CHECKING:
     from lambdamu.keys import Keys
     from lambdamu.tls import TlsDoor
-    from master.cache.house import CacheHouse
     from master.cache.port import CachePort
-    from master.cache_metrics import CacheMetrics
-    from master.queue_metrics import QueueMetrics
     from master.waiting.room import WaitingRoom
+    from master.with_cache import Shown
 
 _LONGEST_GRID_S: Final = 0.02
 _GRID_SHARE: Final = 50
@@ -82,7 +81,11 @@ class Node(LogicalMachine):
         self.master = Master(self.pool, _answers(config.master), rng, observer, self.answers, self.doors, desk)
         self.add(self.master)
         self.observer = observer
-        self.cache = self._make_cache()
+        self.cache = make_cache(config, rng, self._show)
+        self.warm_call = make_warm_caller(config, rng, log, self._show)
+        self.master.devices = make_devices(config, self.cache, self.warm_call)
+        if desk is not None:
+            desk.devices = self.master.devices
         self.entrances = Entrances(config, self, self.master, observer, self._make_cache_port)
         self._watch_entrances()
         self.servers: LMList[Monitor, tuple[float, BackendConfig]] = LMList(self._make_monitor)
@@ -123,6 +126,8 @@ class Node(LogicalMachine):
                 nursery.start_soon(self.watch.run)
             if self.cache is not None:
                 await nursery.start(self.cache.run)
+            if self.warm_call is not None:
+                nursery.start_soon(self.warm_call.run)
             if self.waiting is not None:
                 nursery.start_soon(self.waiting.run)
                 from master.queue_watch import watch_queue  # noqa: PLC0415 - as in `_make_waiting`
@@ -215,20 +220,7 @@ class Node(LogicalMachine):
         self._show(QueueMetrics(room))
         return room
 
-    def _make_cache(self) -> CacheHouse | None:
-        """Raise LineFileError when the file of its secret is not right."""
-        cache = self.config.cache
-        if cache is None:
-            return None
-        from master.cache.house import CacheHouse  # noqa: PLC0415 - few need it
-        from master.cache_metrics import CacheMetrics  # noqa: PLC0415
-
-        secret = read_mail(cache.secret_file)[0] if cache.secret_file else ""
-        house = CacheHouse(cache, self.config.limits, self._rng, secret)
-        self._show(CacheMetrics(house))
-        return house
-
-    def _show(self, metrics: QueueMetrics | CacheMetrics) -> None:
+    def _show(self, metrics: Shown) -> None:
         self.metrics.watch_other(metrics.collect)
         self.metrics.bounds.update(metrics.bounds())
 

@@ -34,6 +34,7 @@ from master.told import AnswerPolicy, describe
 from master.waiting.visits import Outcome, Visit
 
 if TYPE_CHECKING:
+    from master.devices import Devices
     from master.waiting.desk import Desk
 
 _ALTERNATES: Final = 2
@@ -77,6 +78,8 @@ class Master(LMObject):
         self.answers = answers if answers is not None else AnswerLog()
         self.doors = doors
         self.desk = desk
+        self.devices: Devices | None = None
+        """What is done for devices, where there is a cache."""
         self._quick = self.quick(encode)
 
     def do_send_server(self, message: Message, now: float, peer: Peer, *, hold: bool = True) -> Reply:
@@ -100,16 +103,17 @@ class Master(LMObject):
             return self._answer(
                 Result.CLOSED, {"Reason": Reason.LEFT, "RetryAfter": None, "Text": "the client has left"}
             )
-        wants: frozenset[str] = data.get("Want", frozenset())
         client = hash_of(data["Client"]) if data.get("Client") else None
         if client is not None and data.get("Failed"):
             self._hear(now, client, peer, data["Failed"])
-        alternates = _ALTERNATES if "Alternates" in wants else 0
+        alternates = _ALTERNATES if "Alternates" in data.get("Want", ()) else 0
         # The queue knows itself who asks again; whom it lets in once more needs one more place.
         ask = Ask(peer.family, alternates, data.get("Zone", ""), client, anew=self.desk is not None)
         plain = message.data is None
         if self.desk is None:
-            return self.send_server(now, ask, peer, wants, plain=plain)
+            if self.devices is not None:
+                ask = self.devices.seek(now, ask, data)
+            return self.send_server(now, ask, peer, data, plain=plain)
         rights = judged.rights if judged is not None else ()
         return self._by_queue(now, self.desk, Visit(ask, peer.host, data, rights, plain, plain and hold), peer)
 
@@ -125,6 +129,8 @@ class Master(LMObject):
     def _say(self, now: float, visit: Visit, peer: Peer, told: Outcome) -> Sequence[Message]:
         """Note an answer of the desk, and put it into words."""
         self._note(now, visit.ask, peer, told.assignment or told, plain=visit.plain)
+        if told.result is Result.OK and self.devices is not None:
+            self.devices.sent(peer.host, visit.data)
         return self._answer(told.result, told.data)
 
     def deny(self, now: float, denied: Denied, peer: Peer, data: Mapping[str, Any] = _PLAIN) -> Sequence[Message]:
@@ -137,13 +143,15 @@ class Master(LMObject):
         return self._answer(Result.DENIED, {"Reason": denied.reason, "RetryAfter": denied.retry_after_s})
 
     def send_server(
-        self, now: float, ask: Ask, peer: Peer, wants: frozenset[str] = frozenset(), *, plain: bool
+        self, now: float, ask: Ask, peer: Peer, data: Mapping[str, Any] = _PLAIN, *, plain: bool
     ) -> Sequence[Message]:
         assignment = self._pool.assign(now, self.rng, ask)
         self._note(now, ask, peer, assignment, plain=plain)
-        if isinstance(assignment, Assignment):
-            return self._answer(Result.OK, describe(assignment, wants, self.policy.ttl_s))
-        return self.refuse()
+        if isinstance(assignment, Refused):
+            return self.refuse()
+        if self.devices is not None:
+            self.devices.sent(peer.host, data)
+        return self._answer(Result.OK, describe(assignment, data.get("Want", frozenset()), self.policy.ttl_s))
 
     def refuse(self) -> Sequence[Message]:
         """Say that no backend can take anyone now."""

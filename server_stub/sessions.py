@@ -17,12 +17,10 @@ import trio
 
 from lambdamu.cache_client import CacheClient
 from lambdamu.errors import CacheError, CacheUnavailableError, SessionGoneError
-from lambdamu.messages import CACHE, SESSION, Message
+from lambdamu.messages import BACKEND, CACHE, SESSION, Message
 from lambdamu.objects import Later, Peer
 from server_stub.users import Entered
 
-BACKEND: Final = "Backend"
-"""The Key of the entry that names the backend as the masters do."""
 _FOREVER_S: Final = 366 * 86400.0
 """An entry ends with its session."""
 _TOUCHES: Final = 4

@@ -58,7 +58,6 @@ class CacheHouse:
             rng,
             warm=self.warm,
             guard=self._guard,
-            networks=limits.networks(),
         )
 
     def make_port(self, tls: TlsDoor | None, observer: PortObserver) -> CachePort:

@@ -31,9 +31,7 @@ from lambdamu.messages import (
     error,
     fatal_error,
 )
-from lambdamu.networks import Networks
 from lambdamu.objects import NOTHING, Farewell, Later, Peer, Quick, Reply
-from lambdamu.port import PortLimits
 from master.cache.fields import BadFieldError, Fields
 from master.cache.header import VERSION, Header, read_header
 from master.cache.objects import Failed, Objects, Outcome, Wrong
@@ -56,8 +54,8 @@ class NoStoreError(LambdaMuError):
 class WarmUp(Protocol):
     """Who fetches warm data, and has them before they are asked for."""
 
-    def app_start(self, device: str, version: int, network: bytes | None = None) -> int:
-        """The app on a device has been started, as somebody of that network says; return how many fetches begin."""
+    def app_start(self, device: str, version: int | None, network: bytes | None = None) -> int:
+        """The app on a device has been started; return how many fetches begin. `version` None: that of its sessions."""
         ...
 
     def ask(self, session: str, number: int, version: int, answer: Callable[[Answer], object]) -> Any:
@@ -128,14 +126,12 @@ class CacheService:
         *,
         warm: WarmUp | None = None,
         guard: Guard | None = None,
-        networks: Networks | None = None,
     ) -> None:
         self._objects = objects
         self._operations = objects.operations
         self._rng = rng
         self._warm = warm
         self._guard = guard or Guard()
-        self._networks = networks or PortLimits().networks()
         self._commands = {*self._operations, _APP_START, _GET}
         self._names = {name for name, _ in self._commands}
         self.answered: Counter[tuple[str, str, str]] = Counter({(*which, ""): 0 for which in self._commands})
@@ -156,7 +152,7 @@ class CacheService:
             )
         which = (message.object, message.name)
         if which == _APP_START and message.command == Command.EVENT:
-            return self._app_start(message, header, peer)
+            return self._app_start(message, header)
         if header.version != VERSION:
             failed = Failed(Transport.VERSION, f"the Version of the Header must be {VERSION}")
             return (self._tell(message, header, failed),)
@@ -207,17 +203,20 @@ class CacheService:
         waiter = self._warm.ask(session.session, data_type, version, owed.take)
         return owed.reply(partial(self._warm.leave, waiter))
 
-    def _app_start(self, message: Message, header: Header, peer: Peer) -> Reply:
-        """Whatever comes of it, it is not answered."""
+    def _app_start(self, message: Message, header: Header) -> Reply:
+        """Whatever comes of it, it is not answered.
+
+        Who may ask here speaks for many, so its own network counts for nothing: that of a phone is known to the master.
+        """
         try:
             fields = Fields(message.data)
-            device, version = fields.text("Device"), fields.number("Version", 0)
+            device, version = fields.text("Device"), fields.number("Version", -1)
         except BadFieldError:
             self.answered[WARM, "AppStart", Code.BAD_DATA] += 1
             return NOTHING
         self.answered[WARM, "AppStart", "" if header.version == VERSION else "Version"] += 1
         if self._warm is not None and header.version == VERSION:
-            self._warm.app_start(device, version, self._networks.of(peer.host))
+            self._warm.app_start(device, None if version < 0 else version)
         return NOTHING
 
     def _tell(self, message: Message, header: Header, outcome: Outcome) -> Message:

@@ -19,6 +19,7 @@ import trio
 from master.cache.broker import Broker
 from master.cache.budget import WarmBudget
 from master.cache.fetches import Fetches, Waiter
+from master.cache.homes import latest_sessions
 from master.cache.rows import Table
 from master.cache.store import CacheStore
 from master.cache.upstream import Upstream
@@ -122,10 +123,11 @@ class Warmer:
         """Hear that somebody waits no more, and is not to be answered; the fetch goes on. Again does nothing."""
         self.fetches.leave(waiter)
 
-    def app_start(self, device: str, version: int, network: bytes | None = None) -> int:
+    def app_start(self, device: str, version: int | None, network: bytes | None = None) -> int:
         """Fetch what the clients of a device will ask for, as far as it is not there; return how many fetches began.
 
-        `network`: whence it came, as `lambdamu.networks` gives it; None where that does not count. Nobody is answered.
+        `version`: None for that of the latest session of each client, 0 where it has none. `network`: whence it came,
+        as `lambdamu.networks` gives it; None where that does not count. Nobody is answered.
         """
         now = trio.current_time()
         self.counts.app_starts += 1
@@ -143,10 +145,12 @@ class Warmer:
         self.counts.warmed += begun
         return begun
 
-    def _warm(self, now: float, client: str, version: int) -> int:
+    def _warm(self, now: float, client: str, version: int | None) -> int:
         if not self.budget.client(now, client):
             self.counts.held_back += 1
             return 0
+        if version is None:
+            version = next((session.version for session in latest_sessions(self._store, now, (client,))), 0)
         begun = 0
         for kind in self._kinds.values():
             key = (client, kind.type, version)

@@ -38,6 +38,8 @@ class Reason(StrEnum):
     """Chosen: all have been given as many as they may be; this one was due first."""
     AGAIN = "again"
     """Chosen: the client was sent there a moment ago, and asks again."""
+    SESSION = "session"
+    """Chosen: the client has a session there, and the load is not much above the mean."""
     LAST_KNOWN = "last_known"
     """Chosen: too few work, so the last good reports are taken for true."""
 
@@ -74,6 +76,7 @@ OUTCOMES: Final = (
     Reason.SPILLED,
     Reason.EARLIEST,
     Reason.AGAIN,
+    Reason.SESSION,
     Reason.LAST_KNOWN,
     Reason.FIRST_ROUND,
     Reason.PANIC,
@@ -87,7 +90,8 @@ class Ask:
     """What a client asked for: the family it came by, how many alternates it wants, the zone it is in, if any.
 
     `client`: a hash of its id, if it gave one; with the same one it is sent to the same place again for a while, unless
-    it is `anew`: then a place is reserved for this ask, too.
+    it is `anew`: then a place is reserved for this ask, too. `prefer`: the name of the backend that has its session, ""
+    where none is known; `failed`: where it could not connect, so that it is not sent back there.
     """
 
     family: Family = 4
@@ -95,6 +99,8 @@ class Ask:
     zone: str = ""
     client: str | None = None
     anew: bool = False
+    prefer: str = ""
+    failed: frozenset[Endpoint] = frozenset()
 
 
 @attrs.frozen

@@ -6,16 +6,21 @@ import math
 import random
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Final
 
 from master.core.answers import Reason
 from master.core.backend import Backend
 from master.core.choice import ChoicePolicy, Policy
 from master.core.load import SessionClock
+from master.core.mean_load import MeanLoad
 from master.core.member import Member
 from master.core.orders import ORDERS, least_load, reported_load
 from master.core.selection import Group, Level
 
 Found = tuple[Member, Reason]
+_AHEAD: Final = 10
+"""So many clients may be sent back to their sessions before the turn of a backend has come: where few ask, its turn
+does not come for a while after each, least of all when it is new. In a crowd it is no more than that."""
 
 
 def make_levels(
@@ -47,6 +52,7 @@ class Candidates:
         self._last_key = 0.0
         self._passed: Member | None = None
         """Of two that were drawn, the one that was not chosen."""
+        self._mean = MeanLoad()
 
     def __len__(self) -> int:
         """How many entries the heaps hold, outdated ones included."""
@@ -101,14 +107,36 @@ class Candidates:
 
     def take(self, member: Member, now: float, expected: float, rng: random.Random) -> None:
         """Give a client to `member`, whom `find` has just returned."""
+        if not self._by_load:
+            self._last_key = max(self._last_key, member.key)
+        self.give(member, now, expected, rng)
+        if self._pairs and self._passed is not None:
+            self._move(self._passed, self._clock.at(now), expected, rng)
+
+    def give(self, member: Member, now: float, expected: float, rng: random.Random) -> None:
+        """Give a client to a candidate, whoever would be the first."""
         x = self._clock.at(now)
         member.reservations.add(now, x)
         member.permits.take(now, expected, member.level.weights)
-        if not self._by_load:
-            self._last_key = max(self._last_key, member.key)
         self._move(member, x, expected, rng)
-        if self._pairs and self._passed is not None:
-            self._move(self._passed, x, expected, rng)
+
+    def may_go_back(self, member: Member, now: float, expected: float) -> bool:
+        """Whether a client may be sent to `member` because it has a session there.
+
+        So it is while that one is of the level in which somebody is chosen, not far from its turn, and has, with this
+        client, at most `session_slack` more than the mean and one client: consistent hashing with bounded loads
+        (Mirrokni, Thorup and Zadimoghaddam, 2018), so that a crowd that belongs to one backend does not bury it.
+        """
+        level = next((level for level in self._levels if level.candidates), None)
+        slack = self._policy.session_slack
+        if not slack or not member.stamp or member.level is not level:
+            return False
+        # Where the cap yields since nobody is open, who is due first says what time it is.
+        if not member.permits.is_near(now, level.first_turn(expected), level.weights, _AHEAD):
+            return False
+        x = self._clock.at(now)
+        users = self._mean.users(level, self._stamp, x) + self._masters
+        return member.load_at(x) <= (1 + slack) * users / level.weights
 
     def find_and_take(self, now: float, expected: float, rng: random.Random, zone: str = "") -> Found | None:
         """Do `find` and `take`.

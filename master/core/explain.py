@@ -40,11 +40,19 @@ class Scene:
 
 
 def set_scene(
-    candidates: Candidates, now: float, expected: float, zone: str, roll: tuple[Reason | None, bool]
+    candidates: Candidates,
+    now: float,
+    expected: float,
+    zone: str,
+    roll: tuple[Reason | None, bool],
+    back: Found | None = None,
 ) -> Scene:
-    """Return what an ask would meet; `roll` says why the door is closed, and whether the last reports are trusted."""
+    """Return what an ask would meet; `roll` says why the door is closed, and whether the last reports are trusted.
+
+    `back`: whom the client goes back to for the sake of its session.
+    """
     closed, last_known = roll
-    found = candidates.find(now, expected, zone) if closed is None else None
+    found = back or candidates.find(now, expected, zone) if closed is None else None
     return Scene(now, expected, zone, closed, last_known, found)
 
 

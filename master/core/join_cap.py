@@ -73,8 +73,14 @@ class Permits:
 
         It costs `weights` / (`join_cap` x weight x ramp) expected asks.
         """
-        cost = weights * self.whole
-        if now < self.slow_until:
-            cost /= self.ramp(now)
+        cost = self._cost(now, weights)
         least = expected - self.policy.slack
         self.turn = (self.turn if self.turn > least else least) + cost  # noqa: FURB136 - a call less for each ask
+
+    def is_near(self, now: float, expected: float, weights: float, ahead: int) -> bool:
+        """Whether its turn has come at `expected` asks, or would with so many permits less given."""
+        return self.turn <= expected or self.turn <= expected + ahead * self._cost(now, weights)
+
+    def _cost(self, now: float, weights: float) -> float:
+        cost = weights * self.whole
+        return cost / self.ramp(now) if now < self.slow_until else cost

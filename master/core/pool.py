@@ -64,7 +64,10 @@ class Pool(Standing):
         if self.roll.closed is not None:
             return self._refuse(self.roll.closed)
         again = None if ask.anew else self._again(now, ask.client)
-        found = again or self._candidates.find_and_take(now, expected, rng, ask.zone)
+        back = self._at_session(now, expected, ask) if again is None and ask.prefer else None
+        if back is not None:
+            self._candidates.give(back[0], now, expected, rng)
+        found = again or back or self._candidates.find_and_take(now, expected, rng, ask.zone)
         if found is None:
             return self._refuse(Reason.NO_CANDIDATE)
         member, why = found
@@ -114,7 +117,8 @@ class Pool(Standing):
         """Return how each backend stands for `ask`; `assign` would do so, unless the client asks again."""
         self._catch_up(now)
         expected, doors = self._asks.expect(now), (self.roll.closed, self._last_known)
-        return explain(self, set_scene(self._candidates, now, expected, ask.zone, doors))
+        back = self._at_session(now, expected, ask) if self.roll.closed is None else None
+        return explain(self, set_scene(self._candidates, now, expected, ask.zone, doors, back))
 
     def spare(self, now: float) -> Spare:
         """Return whether the users still fit when the biggest backend falls."""
@@ -169,6 +173,15 @@ class Pool(Standing):
         if member is None or member.state(now) not in (State.READY, State.FULL):  # full, it has its place reserved
             return None
         return member, Reason.AGAIN
+
+    def _at_session(self, now: float, expected: float, ask: Ask) -> Found | None:
+        """Return where a client has its session, when that is good enough; last reports tell nothing of sessions."""
+        member = self._members.get(ask.prefer)
+        if member is None or self._last_known or not ask.failed.isdisjoint(member.told.values()):
+            return None
+        if not self._candidates.may_go_back(member, now, expected):
+            return None
+        return member, Reason.SESSION
 
     def _note(
         self, member: Member, now: float, rng: random.Random, client: str | None, others: Iterable[Member]

@@ -21,6 +21,7 @@ from master.ask_data import spelled
 from master.core.answers import Assignment, Refused, State
 from master.core.answers import Reason as PoolReason
 from master.core.pool import Pool
+from master.devices import Devices
 from master.queue.answers import Again, Closed, Denied, Go, QueueAsk, SignedPlace, Waiting
 from master.queue.limits import Room
 from master.queue.lines import DEFAULT
@@ -60,6 +61,8 @@ class Desk:
         self.times = times
         self.max_held = 10_000
         """So many plain clients wait on their connections at once."""
+        self.devices: Devices | None = None
+        """Who knows where those who are let in have their sessions, where there is a cache."""
         self.told: dict[tuple[Result, str], int] = dict.fromkeys(TOLD, 0)
         """How often somebody was told so, by the result and its reason."""
         self._clock = clock
@@ -154,7 +157,10 @@ class Desk:
         turned = TURN in visit.wants and self.turns.keys.signer is not None
         if turned and self.turns.out_of_numbers:
             return None
-        assignment = self._pool.assign(now, self._rng, attrs.evolve(visit.ask, alternates=0) if turned else visit.ask)
+        asked = attrs.evolve(visit.ask, alternates=0) if turned else visit.ask
+        if self.devices is not None:
+            asked = self.devices.seek(now, asked, visit.data)
+        assignment = self._pool.assign(now, self._rng, asked)
         if isinstance(assignment, Refused):
             return None
         if ticket.lane is Lane.RESUME:

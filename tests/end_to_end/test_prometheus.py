@@ -79,15 +79,16 @@ def test_prometheus_scrapes_a_master_with_a_token(
 ) -> None:
     (tmp_path / "tokens").write_text(f"prom: {TOKEN}: read\n")
     _, alive = stage.server("--users", "7")
-    port, at = free_port(), free_port()
+    port, at, cached = free_port(), free_port(), free_port()
     http = f'[http]\nlisten = "127.0.0.1:{port}"\ntokens_file = "tokens"\n' + tls(tmp_path)
+    http += f'[cache_node]\naddress = "127.0.0.1:{cached}"\n'
     dead = f'[[backend]]\nname = "dead"\nhost = "127.0.0.1"\nport = {free_port()}\ncapacity = 100\n'
     master, clients = stage.master(alive, text=http + dead, backend='name = "<b1>"\ncapacity = 100')
     wait_for_port(port, master)
     wait_until_up(master, 1)
     ask(clients)
     queue = free_port()
-    cache = f'[cache]\nlisten = "127.0.0.1:{free_port()}"\nfile = "{tmp_path}/cache.db"\n'
+    cache = f'[cache]\nlisten = "127.0.0.1:{cached}"\nfile = "{tmp_path}/cache.db"\n'
     cache += f'upstream = ["127.0.0.1:{free_port()}"]\n'
     cache += '[[cache.warm]]\ntype = 1\nobject = "Products"\nname = "Cards"\n'
     http = f'{cache}[queue]\nper_minute = 600\n[http]\nlisten = "127.0.0.1:{queue}"\ntokens_file = "tokens"\n'

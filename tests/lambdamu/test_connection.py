@@ -39,6 +39,12 @@ def clock(port_class: Any) -> MockClock:
     return virtual_clock(0.0 if port_class is StreamServer else SOCKET_SETTLE_S)
 
 
+@pytest.fixture
+def slow_clock(port_class: Any) -> MockClock:
+    """The same for a socket that is full: what finds no room there is sent anew by the kernel's own timers."""
+    return virtual_clock(0.0 if port_class is StreamServer else 5 * SOCKET_SETTLE_S)
+
+
 def get(*data: Any, name: str = "Echo") -> bytes:
     """Return a batch with a question for each of `data`."""
     return encode([Message("Desk", "Get", name, item) for item in data])
@@ -433,7 +439,7 @@ async def test_the_message_deadline_rests_while_an_answer_is_owed(
 
 
 async def test_the_message_deadline_rests_while_the_peer_takes_its_answers(
-    make_port: MakePort, nursery: trio.Nursery, clock: MockClock
+    make_port: MakePort, nursery: trio.Nursery, slow_clock: MockClock
 ) -> None:
     port = make_port(message_s=5, send_s=5)
     peer = port.meet(nursery, window_bytes=10000)
@@ -477,7 +483,9 @@ async def test_answers_that_nobody_takes_do_not_pile_up(
     assert len(port.desk.asked) * answer_bytes < 3 * BATCH_BYTES
 
 
-async def test_who_reads_slowly_gets_all_of_it(make_port: MakePort, nursery: trio.Nursery, clock: MockClock) -> None:
+async def test_who_reads_slowly_gets_all_of_it(
+    make_port: MakePort, nursery: trio.Nursery, slow_clock: MockClock
+) -> None:
     port = make_port(send_s=5, idle_s=60)
     peer = port.meet(nursery, window_bytes=20000)
     await peer.send(get(50000, name="Long") * 20)

@@ -60,6 +60,7 @@ ABSENT = {
     ("alerts", "webhook"): "off",
     ("tls", "listen"): "off",
     ("gateway", "listen"): "off",
+    ("cache_node", "address"): "off",
 }
 
 

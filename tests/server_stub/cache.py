@@ -24,6 +24,8 @@ class DirectCache:
         self._service = make_service(warm)
         self._numbers = count(1)
         self.down = False
+        self.away: set[str] = set()
+        """Questions that find it not there."""
         self.delay_s = 0.0
         self.asked: list[tuple[float, str]] = []
         """When what was asked, such as Session.Touch."""
@@ -31,7 +33,7 @@ class DirectCache:
     async def ask(self, thing: str, name: str, *, within_s: float = 2.0, **data: Any) -> Mapping[Any, Any]:
         self.asked.append((trio.current_time(), f"{thing}.{name}"))
         await trio.sleep(min(self.delay_s, within_s))
-        if self.down or self.delay_s > within_s:
+        if self.down or self.delay_s > within_s or f"{thing}.{name}" in self.away:
             raise CacheUnavailableError("the cache is not there")
         question = Message(thing, Command.EVENT, name, data, {"Request": str(next(self._numbers))})
         reply = self._service.handle(question, trio.current_time(), PEER)

@@ -33,10 +33,10 @@ class FakeWarm:
     def __init__(self) -> None:
         self.owed: list[tuple[int, Callable[[Answer], object]]] = []
         self.left: list[object] = []
-        self.starts: list[tuple[str, int, bytes | None]] = []
+        self.starts: list[tuple[str, int | None, bytes | None]] = []
         self.at_once: Answer | None = None
 
-    def app_start(self, device: str, version: int, network: bytes | None = None) -> int:
+    def app_start(self, device: str, version: int | None, network: bytes | None = None) -> int:
         self.starts.append((device, version, network))
         return 0
 

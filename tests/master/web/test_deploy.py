@@ -13,14 +13,16 @@ from typing import Any
 import attrs
 import click
 import pytest
+import structlog
 import trio
 
 from lambdamu.errors import LinkError
 from master.cache.house import CacheHouse
-from master.cache_metrics import CacheMetrics
+from master.cache_metrics import CacheMetrics, CacheNodeMetrics
 from master.cli import cli
 from master.config_file import parse
 from master.queue_metrics import QueueMetrics
+from master.warm_call import WarmCaller
 from master.web.exposition import render
 from tests.master.cache.wire import PEER, question
 from tests.master.waiting.house import House
@@ -68,6 +70,7 @@ async def exported(site: Any) -> Exported:
         room.kept = Kept()
         metrics.watch_other(QueueMetrics(room).collect)
         metrics.watch_other(CacheMetrics(make_cache()).collect)
+        metrics.watch_other(CacheNodeMetrics(make_caller()).collect)
         text = (await render(metrics.registry, openmetrics=False)).decode()
     names: Exported = {}
     for line in text.splitlines():
@@ -96,6 +99,11 @@ def make_cache() -> CacheHouse:
     house.keeper = Kept()
     house.service.handle(question("Session.Create", {"Client": "c"}), 0.0, PEER)
     return house
+
+
+def make_caller() -> WarmCaller:
+    config = parse('[cache_node]\naddress = "127.0.0.1:9"').cache_node
+    return WarmCaller(config, random.Random(1), structlog.get_logger(), user_name="master")
 
 
 def make_rush() -> House:
