@@ -49,6 +49,8 @@ class CacheMetrics:
         """Yield all of it."""
         yield from self._store()
         yield self._asks()
+        refused = "Connections turned away: too many were open, or shook hands."
+        yield total("cache_connections_refused", refused, self.house.turned_away)
         yield from self._broker(now)
         if self.house.warm is not None:
             yield from self._warm(self.house.warm)

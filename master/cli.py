@@ -22,6 +22,7 @@ from master.config import Config
 from master.config_environment import variables
 from master.config_file import ConfigError, load
 from master.config_notes import describe
+from master.operator_cache import cache
 from master.operator_changes import CHANGES
 from master.operator_commands import COMMANDS
 from master.operator_completion import completion
@@ -42,6 +43,7 @@ Examples:
   lambdamu status
   lambdamu why 203.0.113.7
   lambdamu queue
+  lambdamu cache
   lambdamu server --listen 127.0.0.1:9001 --users 10
   lambdamu client --master 127.0.0.1:7000
   lambdamu client --master 127.0.0.1:7000 --clients 500 --rate 100
@@ -363,7 +365,7 @@ def demo(seconds: float | None, backends: int | None, rush: bool, sessions: bool
 
 cli.add_command(simulate)
 cli.add_command(passes)
-for _command in (*COMMANDS, top, queue, *CHANGES, completion):
+for _command in (*COMMANDS, top, queue, cache, *CHANGES, completion):
     cli.add_command(_command)
 
 

@@ -226,7 +226,7 @@ class Node(LogicalMachine):
 
     def _make_cache_port(self, tls: TlsDoor | None) -> CachePort:
         assert self.cache is not None  # noqa: S101 - else it has no address
-        return self.cache.make_port(tls, CacheObserver(self.observer))
+        return self.cache.make_port(tls, CacheObserver(self.observer, self.cache))
 
     def count_tickets(self) -> int:
         """Return how many places and memories of places the queue has."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import structlog
@@ -22,6 +22,9 @@ from master.event_log import EventLog
 from master.log import Throttle
 from master.metrics import Metrics, Refusal
 from master.probing import ProbeObserver
+
+if TYPE_CHECKING:
+    from master.cache.house import CacheHouse
 
 _RESOURCES_LOG_S: Final = 10.0
 CHANGES_AT_ONCE: Final = 6
@@ -220,8 +223,12 @@ class Observer(PortObserver, ProbeObserver):
 class CacheObserver(PortObserver):
     """Hears what happens at the port of the cache: what clients of the master do is counted apart from it."""
 
-    def __init__(self, node: PortObserver) -> None:
+    def __init__(self, node: PortObserver, house: CacheHouse) -> None:
         self._node = node
+        self._house = house
+
+    def refused(self) -> None:
+        self._house.turned_away += 1
 
     def cannot_accept(self, error: OSError) -> None:
         self._node.cannot_accept(error)

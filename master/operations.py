@@ -16,6 +16,7 @@ from lambdamu.errors import LambdaMuError
 from lambdamu.line_file import LineFileError
 from lambdamu.tls import TlsDoor, TlsError
 from master.access import Credentials
+from master.answer_log import hash_of
 from master.config import Config
 from master.config_environment import Environment
 from master.config_file import ConfigError, Fault, load
@@ -121,6 +122,17 @@ class Operations:
         self._log.info(
             "queue_order", queue=queue, who=who, why=why, wanted=order.describe() if order else AS_CONFIGURED
         )
+
+    def note_look_up(self, what: str, known: str, *, who: str, values: bool) -> None:
+        """Have it in the log that somebody looks at what the cache holds of a session, a device or a client."""
+        self._log.info("cache_look_up", what=what, known=known, who=who, values=values)
+
+    def end_session(self, session: str, *, who: str, why: str) -> bool:
+        """End a session of the cache; return whether it was there."""
+        cache = self._node.cache
+        ended = cache is not None and cache.store.drop_session(trio.current_time(), session)
+        self._log.info("session_ended", known=hash_of(session), who=who, why=why, ended=ended)
+        return ended
 
     async def reload(self, who: str) -> Reloaded:
         """Read the files, and go over to what they say: all of it, or nothing where anything in them is not right."""

@@ -35,7 +35,14 @@ def post(url: str, path: str, body: Json) -> Json:
     return _call(url, path, json.dumps(body).encode())
 
 
-def _call(url: str, path: str, body: bytes | None = None, within_s: float = _TIMEOUT_S) -> Json:
+def delete(url: str, path: str, body: Json) -> Json:
+    """Have the master at `url` end something; return what it answers. Raise CallError."""
+    return _call(url, path, json.dumps(body).encode(), method="DELETE")
+
+
+def _call(
+    url: str, path: str, body: bytes | None = None, within_s: float = _TIMEOUT_S, method: str | None = None
+) -> Json:
     if urllib.parse.urlsplit(url).scheme not in {"http", "https"}:
         raise CallError(f"{printable(url)} is not the URL of a master, such as http://127.0.0.1:7080")
     token = os.environ.get(TOKEN_VARIABLE, "")
@@ -43,7 +50,7 @@ def _call(url: str, path: str, body: bytes | None = None, within_s: float = _TIM
     try:
         if body is not None:
             headers["Content-Type"] = "application/json"
-        request = urllib.request.Request(url.rstrip("/") + path, body, headers)  # noqa: S310 - looked at above
+        request = urllib.request.Request(url.rstrip("/") + path, body, headers, method=method)  # noqa: S310 - looked at above
         # Neither a proxy of the environment nor a redirect gets the token: the master is asked, and nobody else.
         with _OPENER.open(request, timeout=within_s) as answer:
             return _read(answer.read(_MOST_BYTES))

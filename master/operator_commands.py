@@ -42,10 +42,10 @@ TOKEN_HINT: Final = f"A token, where one is needed, comes from the variable {TOK
 @click.command(epilog="\b\nExample:\n  lambdamu status --url http://127.0.0.1:7080")
 @common
 def status(url: str, as_json: bool) -> int:
-    """Say how the pool of a master stands. Exit code 3: no backend takes clients."""
+    """Say how the pool of a master stands, or a cache alone. Exit code 3: no backend takes clients."""
     got = ask(lambda: get(url, "/api/v1/backends"))
     show(got, _status(got), as_json=as_json)
-    return 0 if got["takers"] else _NO_BACKEND
+    return 0 if got["takers"] or got.get("alone") else _NO_BACKEND
 
 
 @click.command(epilog="\b\nExample:\n  lambdamu why 203.0.113.7")
@@ -100,6 +100,8 @@ def show(got: Json, lines: Iterable[str], *, as_json: bool) -> None:
 def _status(got: Json) -> Iterator[str]:
     yield got["verdict"]
     yield from notices(got)
+    if got.get("alone"):
+        return
     yield from table(("BACKEND", "STATE", "USERS", "REPORT", "SENT", "FAILED", ""), map(_backend, got["backends"]))
 
 
@@ -112,6 +114,9 @@ def notices(got: Json) -> Iterator[str]:
     queue = got.get("queue")
     if queue and (queue["waiting"] or queue["mode"] != "auto"):
         yield f"queue: {queue['waiting']} wait, {queue['called']} called, mode {queue['mode']} ({queue['reason']})"
+    cache = got.get("cache")
+    if cache:
+        yield from (f"cache: {line}" for line in cache["trouble"])
     reload = got.get("reload")
     if reload and not reload["ok"]:
         first, *others = reload["faults"] or ["it is not said why"]

@@ -35,6 +35,9 @@ class CacheHouse:
     def __init__(self, config: CacheConfig, limits: PortLimits, rng: random.Random, secret: str = "") -> None:
         self.config = config
         self.keeper: Kept | None = None
+        self.turned_away = 0
+        """Connections that were refused at the port, because as many as allowed were open, or shook hands."""
+        self.port: CachePort | None = None
         self._limits = attrs.evolve(
             limits, batch_bytes=config.batch_bytes, connections=config.connections, connections_per_address=0
         )
@@ -53,8 +56,10 @@ class CacheHouse:
             self.warm = Warmer(self.store, self.broker, self.upstream, config.warm, owner, _warm_policy(config), rng)
         times = Times(config.session_s, config.data_s, config.device_s)
         self._guard = Guard(secret, certificates=config.client_certificates)
+        objects = Objects(self.store, times, config.value_bytes)
+        self.hot = objects.hot
         self.service = CacheService(
-            Objects(self.store, times, config.value_bytes),
+            objects,
             rng,
             warm=self.warm,
             guard=self._guard,
@@ -62,7 +67,8 @@ class CacheHouse:
 
     def make_port(self, tls: TlsDoor | None, observer: PortObserver) -> CachePort:
         knows = self._guard.lets_in
-        return CachePort(self.service, self._limits, self.config.asks, observer=observer, tls=tls, knows=knows)
+        self.port = CachePort(self.service, self._limits, self.config.asks, observer=observer, tls=tls, knows=knows)
+        return self.port
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Fetch, until cancelled. What is over is given back by its keeper."""

@@ -15,6 +15,7 @@ import attrs
 
 from lambdamu.messages import CACHE, DEVICE, SESSION, VALUE, Code, Transport
 from master.cache.fields import Fields
+from master.cache.hot_keys import HotKeys, name_of
 from master.cache.rows import Row, Table
 from master.cache.store import CacheStore, Why
 
@@ -77,6 +78,8 @@ class Objects:
         self._times = times
         self._value_bytes = value_bytes
         self._make_id = make_id
+        self.hot: Final = HotKeys()
+        """Which data are asked for most; whose, nobody sees there."""
         self.operations: Mapping[tuple[str, str], Operation] = MappingProxyType(
             {
                 (SESSION, "Create"): self._create,
@@ -149,7 +152,7 @@ class Objects:
         data_type, version = fields.number("Type", 0), fields.number("Version", 0)
         if too_big := self._too_big(value):
             return too_big
-        owner = self.find_session(now, fields)
+        owner = self._find_owner(now, fields, key)
         if isinstance(owner, Wrong):
             return owner
         session = owner.session
@@ -158,7 +161,7 @@ class Objects:
 
     def _get(self, now: float, fields: Fields) -> Outcome:
         key = fields.text("Key")
-        owner = self.find_session(now, fields)
+        owner = self._find_owner(now, fields, key)
         if isinstance(owner, Wrong):
             return owner
         row = self._store.get(now, Table.CACHE, (owner.session, key))
@@ -168,7 +171,7 @@ class Objects:
 
     def _drop(self, now: float, fields: Fields) -> Outcome:
         key = fields.text("Key")
-        owner = self.find_session(now, fields)
+        owner = self._find_owner(now, fields, key)
         if isinstance(owner, Wrong):
             return owner
         return {"Dropped": self._store.delete(now, Table.CACHE, (owner.session, key))}
@@ -187,6 +190,13 @@ class Objects:
         if isinstance(owner, Wrong):
             return owner
         return {"Dropped": self._store.delete(now, Table.DEVICE, (device, owner.client))}
+
+    def _find_owner(self, now: float, fields: Fields, key: str) -> Row | Wrong:
+        """Return the session whose `key` is meant, renewed."""
+        owner = self.find_session(now, fields)
+        if not isinstance(owner, Wrong):
+            self.hot.note(now, (CACHE, name_of(key, owner.session, owner.client)))
+        return owner
 
     def _keep(self, now: float, row: Row) -> Failed | Wrong | None:
         """Have a row kept; return why that cannot be."""

@@ -78,6 +78,7 @@ class CachePort(StreamServer):
     async def _shake_hands(self, stream: trio.abc.HalfCloseableStream, tls: TlsDoor) -> trio.abc.Stream | None:
         """Return the stream under TLS; None where nothing comes of it."""
         if self.entering >= tls.policy.handshakes:
+            self.observer.refused()
             return None
         secret = trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
         self.entering += 1

@@ -198,6 +198,7 @@ class CacheService:
         if self._warm is None:
             failed = Failed(Transport.NO_WORKER, "this node fetches no warm data")
             return (self._tell(message, header, failed),)
+        self._objects.hot.note(now, (WARM, str(data_type)))
         version = session.version if version < 0 else version
         owed = _Owed(lambda given: self._tell(message, header, _outcome(given, data_type, version)))
         waiter = self._warm.ask(session.session, data_type, version, owed.take)

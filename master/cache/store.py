@@ -95,6 +95,10 @@ class CacheStore:
         shelf = self._shelves[table]
         return self._living(now, shelf, shelf.by_client.latest(client), most)
 
+    def entries_of(self, now: float, session: str, most: int) -> list[Row]:
+        """Return the cache entries of a session, the one that came last first. The session lives no longer for it."""
+        return self._living(now, self._entries, self._entries.by_first.latest(session), most)
+
     def clients_of(self, now: float, device: str, most: int) -> list[str]:
         """Return who has used a device, the one that came last first."""
         return [row.client for row in self._living(now, self._devices, self._devices.by_first.latest(device), most)]

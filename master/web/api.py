@@ -20,6 +20,7 @@ from lambdamu.address import printable
 from master.config_json import tables_of, values_of
 from master.core.admin import Wish
 from master.tokens import Caller
+from master.web.cache_api import cache_routes
 from master.web.controls import ControlError, Controls
 from master.web.desk import Desk, wall
 from master.web.exposition import OPENMETRICS, PROMETHEUS, Renderer, accepts_openmetrics
@@ -35,7 +36,7 @@ _MOST_ANSWERS: Final = 200
 _MOST_EVENTS: Final = 50
 _LEAST_UNTIL_S: Final = 1.0
 _MOST_UNTIL_S: Final = 30 * 86400.0
-_SCRIPTS: Final = ("page.js", "parts.js", "table.js", "charts.js", "questions.js", "queue.js")
+_SCRIPTS: Final = ("page.js", "parts.js", "table.js", "charts.js", "questions.js", "queue.js", "cache.js")
 _STATIC: Final = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css")} | {
     f"/{name}": (name, "text/javascript") for name in _SCRIPTS
 }
@@ -60,6 +61,7 @@ def make_app(desk: Desk, feed: Feed) -> Starlette:
         Route("/api/v1/backends/{name:path}/{state}", api.set_admin, methods=["POST"]),
         Route("/api/v1/reload", api.reload, methods=["POST"]),
         *queue_routes(desk),
+        *cache_routes(desk, feed),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _refuse})
 

@@ -50,6 +50,14 @@ class Controls(Protocol):
         """Have the queue as a whole, by `WHOLE`, or one queue be as an operator wants; None: as configured again."""
         ...
 
+    def note_look_up(self, what: str, known: str, *, who: str, values: bool) -> None:
+        """Hear that somebody looks up a session, a device or a client, `known` by its hash, before that is shown."""
+        ...
+
+    def end_session(self, session: str, *, who: str, reason: str) -> bool:
+        """End a session of the cache, and what belongs to it; return whether it was there."""
+        ...
+
     def last_reload(self) -> LastReload | None:
         """Return what came of the last reload, whoever asked for it; None before the first."""
         ...

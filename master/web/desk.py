@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -17,6 +18,9 @@ from master.metrics import Metrics
 from master.tokens import LOCAL, Caller, Tokens, TokensFile
 from master.waiting.room import WaitingRoom
 from master.web.controls import Controls, LastReload, Wanted
+
+if TYPE_CHECKING:
+    from master.cache.house import CacheHouse
 
 
 @attrs.define(eq=False)
@@ -38,6 +42,12 @@ class Desk:
     tokens_file: TokensFile = attrs.Factory(TokensFile)
     room: WaitingRoom | None = None
     """Where people wait; None where there is no queue."""
+    cache: CacheHouse | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether the node has nothing but the cache: no pool, and no port for clients."""
+        return self.config().alone
 
     @property
     def tokens(self) -> Tokens | None:
@@ -55,6 +65,8 @@ class Desk:
         takers = self.pool.takers(now)
         if self.stopping:
             return "stopping"
+        if self.alone:
+            return None
         if self.pool.roll.closed is Reason.FIRST_ROUND:
             return "not every backend has been probed yet"
         if self.policy.ready_needs_backend and not takers:

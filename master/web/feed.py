@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 from starlette.responses import JSONResponse
@@ -20,9 +20,13 @@ from master.core.member import Member
 from master.core.pool import Pool
 from master.event_log import Event
 from master.waiting.room import WaitingRoom
+from master.web.cache_views import LastMinute, cache_overview, cache_summary, cache_verdict
 from master.web.desk import Desk
 from master.web.queue_views import overview, summary_row
 from master.web.views import Json, backend_row, dumps, event_row, parts, pool_row
+
+if TYPE_CHECKING:
+    from master.cache.house import CacheHouse
 
 _EVERY_S: Final = 1.0
 _FRAMES: Final = 128
@@ -70,6 +74,7 @@ class Feed:
         self.limit = desk.policy.connections // 2
         self.stopped = False
         self.backends, self.results = Rates(), Rates()
+        self.minute = LastMinute()
         self._desk = desk
         self._frames: deque[bytes] = deque(maxlen=_FRAMES)
         self._number = 0
@@ -116,6 +121,8 @@ class Feed:
         yield b"retry: 1000\n\n" + frame("begin", {"count": len(desk.pool)}) + frame("pool", self.pool(now))
         if desk.room is not None:
             yield await self._queue(desk.room, now)
+        if desk.cache is not None:
+            yield self._cache(desk.cache, now)
         for part in parts(list(desk.pool)):
             yield frame("backends", self._rows(part, trio.current_time()))
         events = [event_row(event) for event in desk.events.last(_LAST_EVENTS)]
@@ -124,6 +131,8 @@ class Feed:
     async def _count(self, seconds: float) -> None:
         for result, count in self._desk.metrics.asks.items():
             self.results.take(result.value, count, seconds)
+        if self._desk.cache is not None:
+            self.minute.take(trio.current_time(), self._desk.cache)
         for part in parts(list(self._desk.pool), 500):
             for member in part:
                 self.backends.take(member.backend.name, member.reservations.total, seconds)
@@ -135,6 +144,8 @@ class Feed:
         self._publish(frame("pool", self.pool(now)))
         if self._desk.room is not None:
             self._publish(await self._queue(self._desk.room, now))
+        if self._desk.cache is not None:
+            self._publish(self._cache(self._desk.cache, now))
         changed: list[Member] = []
         others: list[Member] = []
         for part in parts(list(self._desk.pool), 500):
@@ -154,13 +165,20 @@ class Feed:
             self._states.clear()
 
     def pool(self, now: float) -> Json:
-        """Return what is said of the pool as a whole, with how many asks are answered a second, and of its queue."""
+        """Return what is said of the pool as a whole, with how many asks are answered a second, of queue and cache."""
         rates = {result: round(per_s, 2) for result, per_s in self.results.per_s.items()}
-        return pool_row(self._desk, now) | {"asks_per_s": rates, "queue": summary_row(self._desk.room)}
+        cache = cache_summary(self._desk.cache, now, self.minute)
+        row = pool_row(self._desk, now) | {"asks_per_s": rates, "queue": summary_row(self._desk.room), "cache": cache}
+        if self._desk.alone and cache is not None:
+            row["verdict"] = cache_verdict(cache)
+        return row
 
     async def _queue(self, room: WaitingRoom, now: float) -> bytes:
         """Return what is said of the virtual queue and its fullest queues."""
         return b"event: queue\ndata: " + await overview(room, now, _QUEUES) + b"\n\n"
+
+    def _cache(self, house: CacheHouse, now: float) -> bytes:
+        return b"event: cache\ndata: " + cache_overview(house, now, self.minute) + b"\n\n"
 
     def _rows(self, members: list[Member], now: float) -> list[Json]:
         return [backend_row(self._desk, member, now, self.backends.per_s) for member in members]

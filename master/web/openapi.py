@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from master.config import ARRAYS, TABLES
 from master.config_json import schema_of
+from master.web.cache_views import MOST_KEYS, MOST_ROWS
+from master.web.openapi_cache import CACHE_SCHEMAS
 from master.web.openapi_parts import COUNT, COUNTS, FLAG, NUMBER, TEXT, Schema, array, or_null, record, ref
 from master.web.openapi_queue import QUEUE_SCHEMAS
 from master.web.queue_views import MOST_QUEUES
@@ -27,8 +29,10 @@ _POOL: Final[dict[str, Schema]] = {
     "session_s": or_null(NUMBER),
     "panic": FLAG,
     "reload": or_null(ref("LastReload")),
+    "alone": {"type": "boolean", "description": "The node has the cache alone, and no pool."},
     "asks_per_s": {"type": "object", "additionalProperties": NUMBER},
     "queue": or_null(ref("QueueSummary")),
+    "cache": or_null(ref("CacheSummary")),
 }
 _WRITTEN: Final[Schema] = {
     "type": "object",
@@ -125,6 +129,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
     "LastReload": record(ok=FLAG, at=NUMBER, who=TEXT, faults=array(TEXT) | {"maxItems": 20}),
     "Reloaded": record(changes=array(TEXT), who=TEXT),
     **QUEUE_SCHEMAS,
+    **CACHE_SCHEMAS,
 }
 _REFUSALS: Final = {
     "400": "The request is wrong.",
@@ -184,6 +189,21 @@ def _order(name: str, summary: str, **more: Any) -> Schema:
     return _operation(name, summary, good, *_CHANGING, requestBody=body, **more)
 
 
+def _look_up(what: str, summary: str, schema: str, *more: Schema) -> Schema:
+    """Return the operation that looks up one session, device or client of the cache."""
+    parameters = [_NAME | {"name": what}, *more]
+    good, bad = _json("What is known of it.", schema), ("400", *_READING, "404", "501")
+    return _operation(
+        f"cache_{what}", f"{summary} Needs a token that may write, and is noted.", good, *bad, parameters=parameters
+    )
+
+
+_VALUES: Final = {
+    "name": "values",
+    "in": "query",
+    "description": "1: values are shown, and the ids of sessions in whole.",
+    "schema": {"enum": ["", "0", "1", "false", "true"]},
+}
 _CLIENT: Final = "The id of a client, the first 8 or more digits of its hash, its address or its network."
 _READY: Final = {
     **_operation("readyz", "Whether clients should be sent to this master.", _text("They should."), security=_OPEN),
@@ -254,7 +274,7 @@ DOCUMENT: Final[Schema] = {
         "/api/v1/events": {
             "get": _operation(
                 "events",
-                "Server-sent events: begin, pool, queue, backends and log until complete, then what changes.",
+                "Server-sent events: begin, pool, queue, cache, backends and log until complete, then what changes.",
                 _answer("A stream without end.", "text/event-stream", TEXT),
                 "503",
                 *_READING,
@@ -283,6 +303,32 @@ DOCUMENT: Final[Schema] = {
                 parameters=[_QUEUE],
             ),
             "post": _order("order_queue_of", "Change the rate of one queue.", parameters=[_QUEUE]),
+        },
+        "/api/v1/cache": {
+            "get": _operation(
+                "cache",
+                f"The cache as a whole, and the {MOST_KEYS} names that are asked for most.",
+                _json("How it stands.", "Cache"),
+                *_READING,
+                "404",
+            )
+        },
+        "/api/v1/cache/session/{session}": {
+            "get": _look_up(
+                "session", f"A session, and {MOST_ROWS} of the data kept with it.", "CacheSession", _VALUES
+            ),
+            "delete": _operation(
+                "cache_end_session",
+                "End a session, and all that is kept with it: its client has to log in again.",
+                _json("It has ended.", "CacheSessionEnded"),
+                *(code for code in _CHANGING if code != "409"),
+                requestBody={"required": True, "content": {"application/json": {"schema": ref("CacheReason")}}},
+                parameters=[_NAME | {"name": "session"}],
+            ),
+        },
+        "/api/v1/cache/device/{device}": {"get": _look_up("device", "Who uses a device.", "CacheDevice")},
+        "/api/v1/cache/client/{client}": {
+            "get": _look_up("client", "The sessions, devices and warm data of a client.", "CacheClient", _VALUES)
         },
         "/api/v1/reload": {
             "post": _operation(

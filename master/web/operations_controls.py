@@ -39,6 +39,12 @@ class OperationsControls:
         except OrderError as exc:
             raise ControlError(str(exc)) from exc
 
+    def note_look_up(self, what: str, known: str, *, who: str, values: bool) -> None:
+        self._operations.note_look_up(what, known, who=who, values=values)
+
+    def end_session(self, session: str, *, who: str, reason: str) -> bool:
+        return self._operations.end_session(session, who=who, why=reason)
+
     def last_reload(self) -> LastReload | None:
         last = self._operations.last
         return None if last is None else LastReload(last.at, last.who, last.faults)

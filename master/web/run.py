@@ -43,6 +43,7 @@ class Web:
             controls,
             tokens_file=tokens_file or TokensFile(policy.tokens_file),
             room=node.waiting,
+            cache=node.cache,
         )
         self.feed = Feed(self.desk)
         gate = Gate(make_app(self.desk, self.feed), self.desk, log)

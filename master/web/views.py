@@ -101,6 +101,7 @@ def pool_row(desk: Desk, now: float) -> Json:
         "session_s": finite(desk.pool.clock.mean_s),
         "panic": desk.pool.roll.closed is Reason.PANIC,
         "reload": _reload_row(desk.last_reload()),
+        "alone": desk.alone,
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import socket
 import time
@@ -25,6 +27,15 @@ class Front:
 
     def __exit__(self, *_: object) -> None:
         self._socket.close()
+
+    def say(self, secret: str) -> dict[str, Any]:
+        """Say the secret; return the last message of the answer."""
+        said = [{"Object": "Auth", "Command": "Set", "Name": name, "Data": secret} for name in ("UserName", "UserMail")]
+        self._socket.sendall(msgpack.packb(said))
+        while True:
+            for batch in self._unpacker:
+                return dict(batch[-1])
+            self._unpacker.feed(self._socket.recv(65536))
 
     def ask(self, thing: str, name: str, **data: Any) -> dict[str, Any]:
         """Return the whole message of the one answer."""
@@ -76,3 +87,56 @@ def look(other: Front, made: list[dict[str, Any]]) -> None:
     gone = other.ask("Session", "Get", Session=made[1]["Session"])
     assert gone["Header"]["DataError"]
     assert gone["Data"]["Code"] == "SessionGone"
+
+
+def test_six_variables_are_enough_to_run_a_node_in_a_container(stage: Stage) -> None:
+    port = free_port()
+    (stage.folder / "secret").write_text("open sesame\n")
+    six = {
+        "LAMBDAMU_CACHE__LISTEN": f"0.0.0.0:{port}",
+        "LAMBDAMU_CACHE__SECRET_FILE": str(stage.folder / "secret"),
+        "LAMBDAMU_CACHE__UPSTREAM": f"127.0.0.1:{free_port()}",
+        "LAMBDAMU_CACHE__WARM__0__TYPE": "1",
+        "LAMBDAMU_CACHE__WARM__0__OBJECT": "Products",
+        "LAMBDAMU_CACHE__WARM__0__NAME": "Cards",
+    }
+    process = stage.start("master", env={"PATH": os.environ["PATH"], **six})
+    wait_for_port(port, process)
+    with Front(port) as front:
+        assert front.say("wrong")["Data"]["Code"] == "NotYours"
+    with Front(port) as front:
+        assert front.say("open sesame")["Data"] == "Cache"
+        session = front.ask("Session", "Create", Client="ann")["Data"]["Session"]
+        assert front.ask("Warm", "Get", Session=session, Type=1)["Data"]["Code"] == "Upstream"
+        assert front.ask("Warm", "Get", Session=session, Type=2)["Data"]["Code"] == "NotFound"
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+
+
+def test_an_operator_looks_at_a_node_for_the_cache_alone_and_ends_a_session(stage: Stage) -> None:
+    port, http = free_port(), free_port()
+    config = stage.folder / "cache.toml"
+    config.write_text(f'[cache]\nlisten = "127.0.0.1:{port}"\n[http]\nlisten = "127.0.0.1:{http}"\n')
+    process = stage.start("master", "--config", str(config))
+    wait_for_port(http, process)
+
+    def run(*command: str) -> tuple[int, str]:
+        done = stage.run(*command, "--url", f"http://127.0.0.1:{http}")
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stdout + done.stderr
+
+    with Front(port) as front:
+        session = front.ask("Session", "Create", Client="ann/1", Value=b"data")["Data"]["Session"]
+        front.ask("Device", "Bind", Session=session, Device="a phone")
+        assert run("status") == (0, "the cache has 1 session\n")
+        assert json.loads(run("cache", "--json")[1])["sessions"] == 1
+        assert "ann/1" in run("cache", "device", "a phone")[1]
+        assert session not in run("cache", "client", "ann/1")[1]
+        assert session in run("cache", "client", "ann/1", "--values")[1]
+        code, said = run("cache", "session", session, "--end", "--why", "stolen")
+        assert (code, said.endswith(" has ended\n")) == (0, True)
+        assert front.ask("Session", "Get", Session=session)["Data"]["Code"] == "SessionGone"
+        gone = "Error: refused (404): there is no such session, any more or ever\n"
+        assert run("cache", "session", session) == (1, gone)
+    assert len(process.events("cache_look_up")) == 4
+    assert session not in process.stderr

@@ -27,6 +27,7 @@ else:
 FAST = "[probe]\ninterval_s = 0.2\ntimeout_s = 0.2\nstale_after_s = 0.6\n"
 
 QUEUE = '[queue]\n[[queue.template]]\npattern = "*"\n'
+CACHE = '[cache]\nlisten = "127.0.0.1:0"\n'
 
 
 def get(port: int, path: str) -> tuple[int, str]:
@@ -43,12 +44,12 @@ def http(port: int) -> str:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """A master with one backend that lives and one that does not, and a queue; its HTTP port."""
+    """A master with one backend that lives and one that does not, a queue and a cache; its HTTP port."""
     stage = Stage(tmp_path_factory.mktemp("site"))
     try:
         _, alive = stage.server()
         port = free_port()
-        master, clients = stage.master(alive, free_port(), text=FAST + http(port) + QUEUE)
+        master, clients = stage.master(alive, free_port(), text=FAST + http(port) + QUEUE + CACHE)
         wait_for_port(port, master)
         wait_until_up(master, 1)
         ask(clients)

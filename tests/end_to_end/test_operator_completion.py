@@ -35,6 +35,7 @@ FOUND = {
     "lambdamu ready --reason x [::1]:9": ["9001"],
     "lambdamu top --sort l": ["load"],
     "lambdamu queue --mode h": ["hold"],
+    "lambdamu cache d": ["device"],
 }
 CommandLine = Callable[..., tuple[int, str, str]]
 

@@ -19,6 +19,7 @@ from lambdamu.messages import Message
 from lambdamu.passes import Pass, make_pass
 from lambdamu.tcp_server import open_listeners
 from lambdamu.testing import FakeBackend, Script
+from master.cache.rows import Row, Table
 from master.config_file import load
 from master.core.pool import State, Wish
 from master.entrances import Entrance
@@ -389,6 +390,22 @@ async def test_what_is_wanted_of_the_queue_is_done_logged_and_outlives_a_reload(
         assert len(told) == 2
         wanted = [(each["queue"], each["wanted"], each["who"], each["why"]) for each in home.events("queue_order")]
         assert wanted == [("", "mode hold", "ann", "a fire"), ("", "as configured", "bob", "it is out")]
+
+
+async def test_who_looks_sessions_up_or_ends_one_stands_in_the_log_and_no_id_does(tmp_path: Path) -> None:
+    (tmp_path / "cache.toml").write_text('[cache]\nlisten = "127.0.0.1:0"\n')
+    home = House(tmp_path / "cache.toml")
+    controls, cache = OperationsControls(home.node, home.operations), home.node.cache
+    assert cache is not None
+    cache.store.put(0.0, Row(Table.SESSION, ("secret id",), b"", "ann", "secret id", 1, 0, 0.0, 1e9))
+    controls.note_look_up("session", "0123", who="ann", values=True)
+    assert controls.end_session("secret id", who="bob", reason="stolen")
+    assert not controls.end_session("secret id", who="bob", reason="stolen")
+    [looked] = home.events("cache_look_up")
+    assert (looked["what"], looked["known"], looked["who"], looked["values"]) == ("session", "0123", "ann", True)
+    ended = [(each["who"], each["why"], each["ended"]) for each in home.events("session_ended")]
+    assert ended == [("bob", "stolen", True), ("bob", "stolen", False)]
+    assert "secret id" not in str(home.capture.entries)
 
 
 async def test_of_a_queue_that_is_not_there_nothing_can_be_wanted(tmp_path: Path) -> None:

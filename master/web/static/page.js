@@ -1,4 +1,5 @@
 // The feed: what the master tells as it happens, and whether it still does.
+import * as cache from "./cache.js";
 import * as charts from "./charts.js";
 import { at, count, make, moment, put, span } from "./parts.js";
 import "./questions.js";
@@ -38,10 +39,12 @@ function drawLog() {
 
 function judge(pool) {
   const doubt = pool.panic || pool.verdict.includes("do not fit");
-  const mark = !pool.takers ? "✗" : doubt ? "!" : "✓";
+  const troubled = pool.cache && pool.cache.trouble.length;
+  const mark = pool.alone ? (troubled ? "!" : "✓") : !pool.takers ? "✗" : doubt ? "!" : "✓";
+  document.body.classList.toggle("alone", Boolean(pool.alone));
   put(at("mark"), mark);
   put(at("verdict"), pool.verdict);
-  document.title = mark + " " + pool.takers + "/" + pool.count + " lambdamu";
+  document.title = mark + (pool.alone ? " cache" : " " + pool.takers + "/" + pool.count) + " lambdamu";
   const instead = pool.takers ? "the last good reports of all are taken for true." : "nobody is sent anywhere.";
   put(at("panic"), pool.panic ? "Panic: too few backends work, so " + instead : "");
 }
@@ -49,10 +52,10 @@ function judge(pool) {
 function facts(pool) {
   const { reload } = pool;
   const texts = [
-    "Master " + location.host + (pool.version ? ", version " + pool.version : ""),
+    (pool.alone ? "Node " : "Master ") + location.host + (pool.version ? ", version " + pool.version : ""),
     pool.ready ? "ready" : "not ready: " + pool.unready,
-    count(pool.connections) + (pool.connections === 1 ? " connection" : " connections"),
-    pool.session_s === null ? "" : "users stay " + span(pool.session_s) + " on the average",
+    pool.alone ? "" : count(pool.connections) + (pool.connections === 1 ? " connection" : " connections"),
+    pool.alone || pool.session_s === null ? "" : "users stay " + span(pool.session_s) + " on the average",
     reload && reload.ok ? "configuration read at " + moment(reload.at) + " by " + reload.who : "",
     "as of " + moment(pool.at),
   ];
@@ -83,6 +86,7 @@ const hear = {
     facts(pool);
     showReload(pool.reload);
     if (!pool.queue) queue.hide();
+    if (!pool.cache) cache.hide();
     if (!complete) return;
     charts.take(pool);
     // What no turn has told of for long, and what is gone after a change of the configuration, is asked for anew.
@@ -90,6 +94,7 @@ const hear = {
     drawSoon();
   },
   queue: queue.show,
+  cache: cache.show,
   backends(rows) {
     table.take(rows);
     drawSoon();

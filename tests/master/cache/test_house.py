@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import structlog
@@ -13,10 +15,12 @@ from lambdamu.datapack import Decoder, encode_alone
 from lambdamu.messages import Message
 from lambdamu.objects import Peer
 from lambdamu.port import PortObserver
+from lambdamu.testing import memory_pair
 from master.cache.house import CacheHouse
 from master.config_file import ConfigError, load, parse
 from master.entrances import Entrance, open_sockets
 from master.node import Node
+from master.observer import CacheObserver
 from master.reload import compare
 from tests.master.cache.wire import question
 
@@ -115,6 +119,38 @@ def test_nothing_of_the_cache_changes_without_a_restart() -> None:
         "! [master]: there is one now (needs a restart)",
     ):
         assert line in text
+
+
+async def test_connections_that_are_turned_away_are_counted_at_the_port_of_the_cache_alone() -> None:
+    config = parse(ALONE + "connections = 1\n" + POOL)
+    log = structlog.wrap_logger(None, processors=[structlog.testing.LogCapture()])
+    node = Node(config, rng=random.Random(1), log=log)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            (address,) = (await nursery.start(node.run, open_sockets(config)))[Entrance.CACHE]
+            async with await trio.open_tcp_stream(address.host, address.port) as first:
+                await first.send_all(encode_alone(question("Session.Create", {"Client": "c"})))
+                await first.receive_some()
+                async with await trio.open_tcp_stream(address.host, address.port) as second:
+                    (batch,) = Decoder().feed(bytes(await second.receive_some()))
+                    assert batch[0].data["Code"] == "Limit"
+            sample = node.metrics.registry.get_sample_value
+            assert sample("lambdamu_cache_connections_refused_total") == 1
+            assert sample("lambdamu_connections_refused_total", {"why": "limit"}) == 0
+            node.stop()
+            await node.finished.wait()
+
+
+async def test_who_would_shake_hands_where_too_many_do_is_counted_too() -> None:
+    config = parse(ALONE)
+    assert config.cache is not None
+    house = CacheHouse(config.cache, config.limits, random.Random(1))
+    tls: Any = SimpleNamespace(policy=SimpleNamespace(handshakes=3))
+    port = house.make_port(tls, CacheObserver(PortObserver(), house))
+    port.entering = 3
+    _, theirs = memory_pair()
+    await port.serve_stream(theirs, Peer("127.0.0.1", 4))
+    assert house.turned_away == 1
 
 
 def test_types_that_ask_the_same_of_the_upstream_share_its_workers() -> None:

@@ -63,6 +63,14 @@ def test_reading_renews_nothing(make: Callable[..., Row]) -> None:
     assert seen == [True] * 30 + [False] * 90
 
 
+def test_the_entries_of_a_session_are_listed_without_a_touch() -> None:
+    store = store_of(session(ttl_s=30.0), session("other"), entry("a"), entry("b", ttl_s=10.0), entry("x", "other"))
+    assert [row.key for row in store.entries_of(5.0, "s", 9)] == [("s", "b"), ("s", "a")]
+    assert [row.key for row in store.entries_of(5.0, "s", 1)] == [("s", "b")]
+    assert [row.key for row in store.entries_of(15.0, "s", 9)] == [("s", "a")]
+    assert store.entries_of(30.0, "s", 9) == store.entries_of(5.0, "nobody", 9) == []
+
+
 def test_warm_data_are_as_old_as_they_are() -> None:
     store = store_of(warm())
     with pytest.raises(ValueError, match="WARM"):

@@ -35,6 +35,8 @@ class FakeControls:
     wishes: dict[str, Wanted] = attrs.Factory(dict)
     asked: list[tuple[Any, ...]] = attrs.Factory(list)
     reloaded: LastReload | None = None
+    node: Node | None = None
+    """Whose sessions can be ended."""
 
     def set_admin(self, name: str, state: Wish, who: str, reason: str, until_s: float | None) -> None:
         if self.refuses:
@@ -49,6 +51,15 @@ class FakeControls:
         if self.refuses:
             raise ControlError(self.refuses)
         self.asked.append((queue, order, who, reason))
+
+    def note_look_up(self, what: str, known: str, *, who: str, values: bool) -> None:
+        self.asked.append(("look up", what, known, who, values))
+
+    def end_session(self, session: str, *, who: str, reason: str) -> bool:
+        self.asked.append(("end", who, reason))
+        assert self.node is not None
+        assert self.node.cache is not None
+        return self.node.cache.store.drop_session(trio.current_time(), session)
 
     def last_reload(self) -> LastReload | None:
         return self.reloaded

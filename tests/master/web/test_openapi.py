@@ -12,7 +12,7 @@ from master.core.admin import Wish
 from master.web.api import make_app
 from master.web.openapi import DOCUMENT
 
-PAGE = {"/", "/page.css", "/page.js", "/parts.js", "/table.js", "/charts.js", "/questions.js", "/queue.js"}
+PAGE = {"/", "/page.css", "/page.js", "/parts.js", "/table.js", "/charts.js", "/questions.js", "/queue.js", "/cache.js"}
 
 
 async def test_each_route_is_in_the_document_and_no_other(site: Any) -> None:
