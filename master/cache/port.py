@@ -3,6 +3,8 @@
 A connection is one task that reads. What can be answered at once it sends itself; an answer that was owed is sent by a
 task beside it, one at a time. Answers that are ready are kept as they are and packed when they are sent, so a peer that
 does not read holds no copies; so many answers may be owed or unsent, then no more is read from that peer.
+
+It is long because who is in, and who makes room, is told by the same port that a conversation is one of.
 """
 
 from __future__ import annotations
