@@ -118,9 +118,9 @@ class SqliteCache:
             self.close()
         with self._between:
             self._commit = self._do(lambda connection: _write(connection, parts, epoch_s, self._commit))
-        self._logged += sum(
-            len(part.gone) + sum(1 + len(row.value) // _PAGE_BYTES for row in part.rows) for part in parts
-        )
+            self._logged += sum(
+                len(part.gone) + sum(1 + len(row.value) // _PAGE_BYTES for row in part.rows) for part in parts
+            )
 
     def settle(self) -> None:
         try:
@@ -143,7 +143,8 @@ class SqliteCache:
             if pages >= _MOST_PAGES:
                 with self._between:
                     connection.execute(_CARRY_OVER)
-        self._logged -= logged
+        with self._between:
+            self._logged -= logged
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
