@@ -41,6 +41,10 @@ async def run_client(options: ClientOptions) -> int:
         return await run_crowd(options, caller, rng)
     if options.is_load:
         return await run_load(options, caller, rng)
+    if options.session:
+        from client_stub.session import run_session  # noqa: PLC0415 - brings the library, which others can do without
+
+        return await run_session(options, rng)
     return await _OneClient(options, caller, rng).run()
 
 

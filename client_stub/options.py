@@ -70,7 +70,18 @@ class ClientOptions:
     stay: float | None = attrs.field(default=None, validator=optional(ge(0)))
     """Of a crowd: each goes to its backend and stays so long; None: it is only counted."""
 
+    session: bool = False
+    """Whether it logs in with a session, which it goes on with where its backend dies; it stays for `hold`."""
+    resume: str | None = attrs.field(default=None, validator=_sayable, repr=False)
+    """The session of before."""
+    device: str | None = attrs.field(default=None, validator=_sayable)
+    """Where it runs; with a session the first screen is shown there."""
+
     def __attrs_post_init__(self) -> None:
+        if not self.session and (self.resume, self.device) != (None, None):
+            raise ValueError("--resume and --device go with --session")
+        if self.session and (not self.waits or self.is_load or self.is_crowd or self.ask_only or self.away is not None):
+            raise ValueError("--session is for one client that goes to its backend: not with other kinds")
         if self.connections is None and self.stay is not None:
             raise ValueError("--stay goes with --connections; without them it is --hold")
         if not self.waits and (self.wait, self.away, self.queue, self.connections) != (None,) * 4:

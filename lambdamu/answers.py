@@ -17,6 +17,7 @@ from lambdamu.messages import (
     AUTH,
     MASTER,
     SERVER,
+    SESSION,
     TASK_OBJECT,
     TURN,
     Batch,
@@ -164,6 +165,36 @@ def read_task(batch: Batch) -> str | Failure | None:
                 f"it named no Task object but {dump(message.data)}", LinkFault.BAD_AUTH
             )
     return None
+
+
+class Entry:
+    """What a backend says to a login with a session, in one batch or two.
+
+    `task`: the Task object, None while it is not named, empty where the session that was shown is gone and nothing else
+    gave the right. `told`: whether the session was spoken of, and with that all is said; `session` None: it is gone.
+    """
+
+    def __init__(self) -> None:
+        self.task: str | None = None
+        self.told = False
+        self.session: str | None = None
+
+    def read(self, batch: Batch) -> Failure | None:
+        """Take in a batch; return what is wrong with it."""
+        for message in batch:
+            if message.command == Command.ERROR:
+                return _refused(message)
+            if (message.object, message.command) != (AUTH, Command.VALUE):
+                continue
+            if message.name == TASK_OBJECT:
+                self.task = as_text(message.data)
+                if self.task is None:
+                    return _broken(f"it named no Task object but {dump(message.data)}", LinkFault.BAD_AUTH)
+            elif message.name == SESSION:
+                self.told, self.session = True, as_text(message.data)
+                if message.data is not None and not self.session:
+                    return _broken(f"it named no session but {dump(message.data)}", LinkFault.BAD_AUTH)
+        return None
 
 
 def explain(answer: Answer) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 import trio
 
 from lambdamu.address import Address
-from lambdamu.answers import Answer, Failure, read_answer, read_task
+from lambdamu.answers import Answer, Entry, Failure, read_answer, read_task
 from lambdamu.client_tls import Tls
 from lambdamu.datapack import encode
 from lambdamu.errors import LinkError, RemoteProtocolError
@@ -19,6 +19,7 @@ from lambdamu.messages import (
     AUTH,
     DO_SEND_SERVER,
     MASTER,
+    SESSION,
     TURN,
     USER_MAIL,
     USER_NAME,
@@ -31,14 +32,23 @@ from lambdamu.resolver import Resolver
 from lambdamu.tcp_client import TCPClient
 
 T = TypeVar("T")
+_SESSION_S: Final = 1.0
+"""A backend that has let in, and then says nothing of a session for so long, keeps none."""
 
 
 @attrs.frozen
 class Login:
-    """A connection on which a user is logged in, as the Task object `task`."""
+    """A connection on which a user is logged in, as the Task object `task`.
+
+    `session`: its id, None where there is none. `resumed`: it is the one that was shown, and nobody had to log in.
+    `gone`: the one that was shown is gone, so the user has logged in anew.
+    """
 
     task: str
     client: TCPClient
+    session: str | None = attrs.field(default=None, repr=False)
+    resumed: bool = False
+    gone: bool = False
 
     async def hold(self, hold_s: float) -> Failure | None:
         """Stay for `hold_s` seconds, passing over what the backend says; return why, when it ends the stay before."""
@@ -74,8 +84,14 @@ class Caller:
         await client.aclose()
         return answer
 
-    async def log_in(self, backend: Address, turn: str | None = None) -> Login | Failure:
-        """Log in to a backend, showing a `turn` where there is one; whoever gets the login closes it."""
+    async def log_in(self, backend: Address, turn: str | None = None, session: str | None = None) -> Login | Failure:
+        """Log in to a backend, showing a `turn` where there is one; whoever gets the login closes it.
+
+        `session`: the id of one, which is resumed without a login where it is still there; "": a new one is wanted;
+        None: none is.
+        """
+        if session is not None:
+            return await self._enter(backend, turn, session)
         called = await self._call(backend, self._introduction(turn), read_task, None)
         if isinstance(called, Failure):
             return called.of("backend", backend)
@@ -92,20 +108,71 @@ class Caller:
             if isinstance(login, Login):
                 await login.client.aclose()
 
-    def _introduction(self, turn: str | None) -> bytes:
-        said = ((TURN, turn), (USER_NAME, self.user_name), (USER_MAIL, self.user_mail))
+    async def _enter(self, backend: Address, turn: str | None, shown: str) -> Login | Failure:
+        """Log in with a session, within the time of three steps; who shows one does not say what gives the right."""
+        with trio.move_on_after(3 * self.timeout_s):
+            client = await self._connect(backend, None)
+            if isinstance(client, Failure):
+                return client.of("backend", backend)
+            try:
+                login = await self._resume(client, turn, shown)
+            except BaseException:
+                await client.aclose()
+                raise
+            if isinstance(login, Failure):
+                await client.aclose()
+                return login.of("backend", backend)
+            return login
+        return Failure(f"did not let in within {3 * self.timeout_s:g} s", why=LinkFault.TIMEOUT).of("backend", backend)
+
+    async def _resume(self, client: TCPClient, turn: str | None, shown: str) -> Login | Failure:
+        entry = await self._question_entry(client, self._introduction(turn, shown))
+        if isinstance(entry, Failure) and shown and entry.why == LinkFault.TIMEOUT:
+            # It may be one that keeps no sessions, and waits for what gives the right.
+            entry = await self._question_entry(client, self._introduction(None))
+        if isinstance(entry, Failure):
+            return entry
+        gone = bool(shown) and entry.told and entry.session is None
+        if gone:
+            entry = await self._question_entry(client, self._introduction(None, ""))
+            if isinstance(entry, Failure):
+                return entry
+        if not entry.task:
+            return Failure("not to the protocol: it named no Task object", final=True, why=LinkFault.BAD_AUTH)
+        resumed = bool(shown) and entry.session == shown
+        return Login(entry.task, client, entry.session, resumed, gone)
+
+    async def _question_entry(self, client: TCPClient, question: bytes) -> Entry | Failure:
+        entry = Entry()
+        try:
+            await client.send(question, within_s=self.timeout_s)
+            within_s = self.timeout_s
+            while not (entry.told and entry.task is not None):
+                with trio.move_on_after(within_s) as patience:
+                    if failure := entry.read(await client.next_batch()):
+                        return failure
+                if patience.cancelled_caught:
+                    break
+                within_s = _SESSION_S if entry.task else self.timeout_s
+        except (LinkError, RemoteProtocolError) as exc:
+            return Failure.from_error(exc)
+        if entry.task is None:
+            return Failure(f"did not answer within {self.timeout_s:g} s", why=LinkFault.TIMEOUT)
+        return entry
+
+    def _introduction(self, turn: str | None, session: str | None = None) -> bytes:
+        """Return what is said first; the mail, which gives the right to log in, only by those who show no session."""
+        mail = "" if session else self.user_mail
+        said = ((TURN, turn), (SESSION, session), (USER_NAME, self.user_name), (USER_MAIL, mail))
         return encode([Message(AUTH, Command.SET, name, text) for name, text in said if text is not None])
 
     async def _call(
         self, address: Address, question: bytes, read: Callable[[Batch], T | Failure | None], tls: Tls | None
     ) -> tuple[TCPClient, T] | Failure:
         """Connect and put a question. The connection is closed unless it is returned."""
-        try:
-            client = await TCPClient.connect(
-                self._resolver, address.host, address.port, within_s=self.timeout_s, tls=tls
-            )
-        except LinkError as exc:
-            return Failure.from_error(exc)
+        client = await self._connect(address, tls)
+        if isinstance(client, Failure):
+            return client
         try:
             found = await self._question(client, question, read)
         except BaseException:
@@ -115,6 +182,12 @@ class Caller:
             await client.aclose()
             return found
         return client, found
+
+    async def _connect(self, address: Address, tls: Tls | None) -> TCPClient | Failure:
+        try:
+            return await TCPClient.connect(self._resolver, address.host, address.port, within_s=self.timeout_s, tls=tls)
+        except LinkError as exc:
+            return Failure.from_error(exc)
 
     async def _question(
         self, client: TCPClient, question: bytes, read: Callable[[Batch], T | Failure | None]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Final
 
 import attrs
@@ -21,8 +22,9 @@ from lambdamu.answers import Answer, Failure, Place
 from lambdamu.caller import Caller, Login
 from lambdamu.client_tls import Tls
 from lambdamu.datapack import encode
-from lambdamu.identity import Identity
-from lambdamu.messages import Batch, Message
+from lambdamu.errors import LinkError
+from lambdamu.identity import FailedPlace, Identity
+from lambdamu.messages import Batch, LinkFault, Message
 from lambdamu.passes import MOST_CHARACTERS
 from lambdamu.peers import ClientObserver, ClientPolicy, Peers
 from lambdamu.plan import Ask, GiveUp, Go, Pause, Plan
@@ -40,8 +42,10 @@ LEAVE_S: Final = 2.0
 class Connection:
     """A connection to a backend on which the user is logged in, as the Task object `task`.
 
-    `name`: what the master calls the backend, where it has said so. `send` and `receive` raise LinkError when the
-    backend is gone or the time is up, and RemoteProtocolError when it does not speak the wire; then connect anew.
+    `name`: what the master calls the backend, where it has said so. `resumed`: its session was still there, and nobody
+    had to log in; `gone`: it was not, so the user has logged in anew and has another. `send` and `receive` raise
+    LinkError when the backend is gone or the time is up, and RemoteProtocolError when it does not speak the wire; then
+    connect anew.
     """
 
     task: str
@@ -49,14 +53,32 @@ class Connection:
     name: str | None
     _login: Login = attrs.field(repr=False)
     _step_s: float = attrs.field(repr=False)
+    _lost: Callable[[LinkError], None] = attrs.field(repr=False)
+
+    @property
+    def resumed(self) -> bool:
+        return self._login.resumed
+
+    @property
+    def gone(self) -> bool:
+        return self._login.gone
 
     async def send(self, *messages: Message, within_s: float | None = None) -> None:
         """Send messages as one batch, within `within_s` seconds; None: the `step_s` of the policy."""
-        await self._login.client.send(encode(list(messages)), within_s=self._step_s if within_s is None else within_s)
+        data = encode(list(messages))
+        try:
+            await self._login.client.send(data, within_s=self._step_s if within_s is None else within_s)
+        except LinkError as exc:
+            self._lost(exc)
+            raise
 
     async def receive(self, *, within_s: float) -> Batch:
         """Return the next batch, when it is whole within `within_s` seconds."""
-        return await self._login.client.receive(within_s=within_s)
+        try:
+            return await self._login.client.receive(within_s=within_s)
+        except LinkError as exc:
+            self._lost(exc)
+            raise
 
 
 class Client:
@@ -65,8 +87,9 @@ class Client:
 
     `masters`: addresses, or texts such as "192.0.2.1:7000". `client_id`: the user's own id, at least 128 random bits;
     None: one is made up. `queue`: where it waits if it has to; None: in the default one. `pass_text`: the Pass, or the
-    token, that the masters let it in by. `peers`: shared by the clients of one process; None: made of `policy` and
-    `observer`. Raise ValueError on values that mean nothing.
+    token, that the masters let it in by. `session`: the id of a session at the backends, of before; "": it wants one;
+    None: it wants none, and says nothing of sessions. `peers`: shared by the clients of one process; None: made of
+    `policy` and `observer`. Raise ValueError on values that mean nothing.
     """
 
     def __init__(  # noqa: PLR0913 - all but one by name
@@ -80,6 +103,7 @@ class Client:
         zone: str | None = None,
         queue: str | None = None,
         pass_text: str | None = None,
+        session: str | None = None,
         peers: Peers | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -94,13 +118,20 @@ class Client:
             ("zone", zone, _ID_BYTES),
             ("queue", queue, _ID_BYTES),
             ("pass_text", pass_text, MOST_CHARACTERS),
+            ("session", session or None, _ID_BYTES),
         ):
             _check(what, text, most)
         self._peers = peers or Peers()
         self._identity = Identity(client_id or secrets.token_hex(_RANDOM_BYTES), device, zone, queue, pass_text)
+        self._identity.session = session
         self._caller = Caller(user_name, user_mail, self._peers.policy.step_s, self._peers.policy.tls)
         self._rng = rng or random.Random()
         self._turned = trio.Event()
+
+    @property
+    def session(self) -> str | None:
+        """Its session, to be kept where the application can find it again; "" while it has none and wants one."""
+        return self._identity.session
 
     @property
     def place(self) -> Place | None:
@@ -205,17 +236,25 @@ class Client:
     async def _go(self, plan: Plan, step: Go) -> Connection | None:
         began = trio.current_time()
         try:
-            login = await self._caller.log_in(step.backend, step.turn)
+            login = await self._caller.log_in(step.backend, step.turn, self._identity.session)
             now = trio.current_time()
             if isinstance(login, Failure):
                 plan.login_failed(now, step, login)
                 self._peers.observer.login_failed(step.backend, login.why, now - began)
                 return None
             plan.logged_in(now, step)
+            if login.session is not None or login.gone:
+                self._identity.session = login.session or ""
             self._peers.observer.connected(step.backend, now - began)
-            return Connection(login.task, step.backend, step.name, login, self._peers.policy.step_s)
+            lost = partial(self._lose, step.backend)
+            return Connection(login.task, step.backend, step.name, login, self._peers.policy.step_s, lost)
         finally:
             step.permit.ignored(trio.current_time())
+
+    def _lose(self, backend: Address, why: LinkError) -> None:
+        """Tell the next master that is asked of a backend that has ended a connection; one that is slow may do well."""
+        if why.why == LinkFault.CLOSED:
+            self._identity.failed.append(FailedPlace(backend.host, backend.port, why.why, trio.current_time()))
 
 
 def connect(

@@ -144,25 +144,25 @@ class Connection:
         for message in batch:
             reply = self._server.handler.handle(message, now, self._peer)
             if isinstance(reply, Later):
-                answers += await self._owed(reply)
+                reply = await self._owed(reply)
                 now, asked_at = trio.current_time(), now
                 self._owed_s += now - asked_at
-            else:
-                answers += reply
-                if type(reply) is Farewell:
-                    self._out += self._server.wire.pack(answers)
-                    raise _Parted
+            answers += reply
+            if type(reply) is Farewell:
+                self._out += self._server.wire.pack(answers)
+                raise _Parted
         if answers:
             self._out += self._server.wire.pack(answers)
             self._replied += 1
 
     async def _owed(self, later: Later) -> Sequence[Message]:
         """Wait for an answer that is owed, reading ahead meanwhile, since only so a peer that leaves is noticed."""
-        answers: list[Message] = []
+        answers: Sequence[Message] = ()
         answered = trio.Event()
 
         def take(messages: Sequence[Message]) -> None:
-            answers.extend(messages)
+            nonlocal answers
+            answers = messages
             answered.set()
 
         later.attach(take)

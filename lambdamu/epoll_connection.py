@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, Final
 
-from lambdamu.objects import Later, Peer, family_of
+from lambdamu.objects import Farewell, Later, Peer, family_of
 from lambdamu.port import LINGER_S, Ending, PortLimits
 from lambdamu.wire import Reader
 
@@ -37,6 +37,7 @@ class Connection:
         "mask",
         "out",
         "owed",
+        "parting",
         "peer",
         "queued",
         "rest",
@@ -60,6 +61,8 @@ class Connection:
         self.out: bytearray | None = None
         """What was answered and not taken yet."""
         self.owed: Later | None = None
+        self.parting: Farewell | None = None
+        """What was owed, where it is the last that the peer is told."""
         self.rest: Iterator[Any] | None = None
         """What is left of the batch that is being answered, and `answers` to what is done of it."""
         self.answers: list[Any] = _NONE

@@ -213,6 +213,9 @@ class Conversations(Port):
         if peer is None:
             peer = connection.peer = self._peer_of(connection)
         assert connection.rest is not None  # noqa: S101 - a batch was begun
+        if connection.parting is not None:
+            self._part(connection, connection.parting, gathered)
+            return False
         for message in connection.rest:
             reply = self.handler.handle(message, self._now, peer)
             if type(reply) is Farewell:
@@ -246,7 +249,9 @@ class Conversations(Port):
         later.attach(lambda messages: self._paid(connection, later, messages))
         connection.queued = False
         if connection.owed is None:
-            return True
+            if connection.parting is not None:
+                self._part(connection, connection.parting, gathered)
+            return connection.parting is None
         if connection.half_closed and later.fin_cancels:
             self._flush(connection, gathered)
             self._end(connection, Ending.LEFT)
@@ -259,7 +264,10 @@ class Conversations(Port):
         """Take in an owed answer. It is sent in a turn of ours and not in the middle of somebody else's work."""
         if connection.owed is later:
             connection.owed = None
-            connection.answers += messages
+            if type(messages) is Farewell:
+                connection.parting = messages
+            else:
+                connection.answers += messages
             if not connection.queued:
                 self._go_on_later(connection)
                 self._wake()

@@ -67,3 +67,31 @@ class DeniedError(NoServerError):
 
 class UnreachableError(ConnectError):
     """No master answered, or no backend that they named could be used, until the time or the retries were used up."""
+
+
+class CacheError(LambdaMuError):
+    """The cache service did not do what it was asked. The text is one line for a person."""
+
+
+class CacheUnavailableError(CacheError):
+    """It could not be asked, or could not deal with the question: that says nothing of any session.
+
+    `retry_after_s`: seconds after which to ask again, where it said so; None: nobody knows.
+    """
+
+    def __init__(self, text: str, retry_after_s: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
+
+
+class CacheRefusedError(CacheError):
+    """It said no, and would again. `code`: its word, such as NotFound, NotYours, Upstream or TooBig."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+        self.text = text
+
+
+class SessionGoneError(CacheRefusedError):
+    """There is no such session, any more or ever: its client has to log in."""

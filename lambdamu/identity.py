@@ -44,6 +44,8 @@ class Identity:
     """The place that it has or had, as a master last wrote it."""
     turn: str | None = attrs.field(default=None, repr=False)
     """What it was let in with the last time. It proves that it was in, and is shown in the place of the ticket."""
+    session: str | None = attrs.field(default=None, repr=False)
+    """Its session at the backends, "" while it has none and wants one, None where it wants none."""
     place: Place | None = None
     """Where it stands, while it waits."""
     away: bool = False

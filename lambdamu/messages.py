@@ -48,6 +48,8 @@ class Code(StrEnum):
     """Who has the data has not given them."""
     NOT_YOURS = "NotYours"
     """Whoever asks has no right to this."""
+    NO_STORE = "NoStore"
+    """A backend cannot reach the store of its sessions: which of them are there, nobody knows now."""
 
 
 class Transport(IntEnum):
@@ -176,8 +178,13 @@ BACKEND: Final = "Backend"
 VALUE: Final = "Value"
 """In the Data of the cache service: what is stored, which travels as `bin` and stays bytes."""
 
-BACKEND_WORKS: Final = frozenset({Code.FULL, Code.TURN_MISSING, Code.TURN_USED, Code.TURN_FOREIGN, Code.TURN_EXPIRED})
-"""A backend that answers one of these lets a client not in, and is well."""
+BACKEND_WORKS: Final = frozenset(
+    {
+        *(Code.FULL, Code.TURN_MISSING, Code.TURN_USED, Code.TURN_FOREIGN, Code.TURN_EXPIRED),
+        *(Code.NO_STORE, Code.NOT_YOURS),
+    }
+)
+"""A backend that answers one of these lets a client not in, and is well. The store is that of all of them."""
 
 MAX_COUNT: Final = 2**53
 """A count must be below it: the numbers of Lua and JavaScript are exact only so far."""
@@ -219,7 +226,7 @@ class Message:
 Batch = list[Message]
 
 
-def error(message: Message, code: Code, text: str) -> Message:
+def error(message: Message, code: str, text: str) -> Message:
     """Return the answer to a message that cannot be served."""
     return Message(message.object, Command.ERROR, message.name, {"Code": code, "Text": text})
 

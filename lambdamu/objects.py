@@ -91,7 +91,10 @@ class Later:
 
 
 class Farewell(list[Message]):
-    """Answers after which the port ends the connection; what else the peer has asked is not answered."""
+    """Answers after which the port ends the connection; what else the peer has asked is not answered.
+
+    It may also be what was owed: the answer of a Later.
+    """
 
 
 Reply = Sequence[Message] | Later

@@ -40,6 +40,7 @@ class CacheMetrics:
             "cache_queue": lambda: min(core.length / policy.length, 1.0),
             "cache_waiting": lambda: core.parked / policy.most_parked,
         }
+        bounds["cache_strangers"] = lambda: port.strangers / port.most_strangers if (port := self.house.port) else 0.0
         warm = self.house.warm
         if warm is not None:
             bounds["cache_flights"] = lambda: len(warm.fetches.flights) / warm.policy.flights
@@ -49,6 +50,10 @@ class CacheMetrics:
         """Yield all of it."""
         yield from self._store()
         yield self._asks()
+        put_out = self.house.port.put_out if self.house.port is not None else 0
+        yield total(
+            "cache_strangers_put_out", "Connections that ended as others came before they said the secret.", put_out
+        )
         refused = "Connections turned away: too many were open, or shook hands."
         yield total("cache_connections_refused", refused, self.house.turned_away)
         yield from self._broker(now)

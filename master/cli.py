@@ -63,6 +63,14 @@ def addresses(text: str) -> tuple[Address, ...]:
     return tuple(address(item.strip()) for item in text.split(","))
 
 
+def numbers(text: str) -> tuple[int, ...]:
+    """Read several whole numbers from 0, with commas between."""
+    items = [item.strip() for item in text.split(",")]
+    if not all(item.isascii() and item.isdecimal() and len(item) < 10 for item in items):
+        raise click.BadParameter(f"{text!r} must be whole numbers with commas between")
+    return tuple(dict.fromkeys(map(int, items)))
+
+
 def finite(_context: click.Context, _option: click.Parameter, value: float | None) -> float | None:
     """Refuse `nan` and `inf`, which pass for numbers in any range."""
     if value is not None and not math.isfinite(value):
@@ -154,6 +162,18 @@ def check(path: str | None, url: str | None, as_json: bool) -> int:
     help="Answer Products.Get, as an upstream of the cache, so late.",
 )
 @click.option("--products-fault", metavar="KIND", help="What goes wrong there: silent, error, empty, number.")
+@click.option("--cache", type=address, metavar=_ADDRESS, help="Keep the sessions of users there, in the cache service.")
+@click.option(
+    "--cache-secret-file", type=click.Path(), metavar="FILE", help="What the cache wants to be shown, on one line."
+)
+@click.option(
+    "--screen-types",
+    type=numbers,
+    default="1,2,3,4,5",
+    show_default=True,
+    metavar="N[,...]",
+    help="The warm data of the first screen, with --cache.",
+)
 @click.option(
     "--tls", type=click.Path(), nargs=2, metavar="CERT KEY", help="Serve under TLS, on Linux: two files, PEM."
 )
@@ -169,6 +189,9 @@ def server(  # noqa: PLR0913 - click gives all options by name
     fault: str | None,
     products_s: float | None,
     products_fault: str | None,
+    cache: Address | None,
+    cache_secret_file: str | None,
+    screen_types: tuple[int, ...],
     tls: tuple[str, str] | None,
 ) -> int:
     """Run a backend with its business logic cut out: it lets users in and counts them."""
@@ -187,6 +210,8 @@ def server(  # noqa: PLR0913 - click gives all options by name
         raise click.BadParameter("it must be a number of seconds", param_hint="--products")
     if products_kind is not None and products_s is None:
         raise click.UsageError("--products-fault goes with --products")
+    if cache_secret_file is not None and cache is None:
+        raise click.UsageError("--cache-secret-file goes with --cache")
     if tls is not None and sys.platform != "linux":
         raise click.UsageError("--tls needs Linux")
     options = ServerOptions(
@@ -201,6 +226,9 @@ def server(  # noqa: PLR0913 - click gives all options by name
         tls=tls,
         products_s=products_s,
         products_fault=products_kind,
+        cache=cache,
+        cache_secret="" if cache_secret_file is None else _secret(cache_secret_file),
+        screen_types=screen_types,
     )
 
     async def run() -> int:
@@ -254,6 +282,14 @@ def server(  # noqa: PLR0913 - click gives all options by name
     metavar="SECONDS",
     help="Each of a crowd goes to its backend and stays so long.  [default: it is only counted]",
 )
+@click.option("--user", "user_name", default="client", show_default=True, metavar="NAME", help="Who logs in.")
+@click.option(
+    "--session", is_flag=True, help="Log in with a session, and go on with it at another backend if one dies."
+)
+@click.option("--resume", metavar="ID", help="The session of before, to go on with; --json shows it.")
+@click.option(
+    "--device", metavar="ID", help="The device it runs on: the first screen of the app is shown, with its time."
+)
 @click.option(
     "--pass",
     "pass_text",
@@ -289,20 +325,33 @@ def client(plain: bool, tls: bool, ca: str, tls_name: str, cert: str, key: str, 
     return trio.run(run_client, options)
 
 
-@cli.command(epilog="\b\nExamples:\n  lambdamu demo --seconds 15 --backends 3\n  lambdamu demo --rush")
+@cli.command(
+    epilog="\b\nExamples:\n  lambdamu demo --seconds 15 --backends 3\n  lambdamu demo --rush\n"
+    "  lambdamu demo --sessions"
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(min=6),
     callback=finite,
-    help="How long it takes; 15 if left out, with --rush 60, and 20 at least.",
+    help="How long it takes; 15 if left out, with --rush 60 and 20 at least, with --sessions 20 and 10 at least.",
 )
 @click.option("--backends", type=click.IntRange(2, 20), help="How many backends; 3 if left out.")
 @click.option("--rush", is_flag=True, help="Thousands come at once to three small backends, and wait in order.")
-def demo(seconds: float | None, backends: int | None, rush: bool) -> int:
+@click.option(
+    "--sessions", is_flag=True, help="Sessions outlive a backend, and data are there before they are asked for."
+)
+def demo(seconds: float | None, backends: int | None, rush: bool, sessions: bool) -> int:
     """Show it all with real processes: backends, a master, clients, and a backend that is killed and comes back.
 
-    With --rush it is the queue: a crowd that waits in order, and a backend that dies in the middle.
+    With --rush it is the queue: a crowd that waits in order, and a backend that dies in the middle. With --sessions it
+    is the cache: apps that start cold and warm, and a backend that dies under its clients.
     """
+    if sessions:
+        if rush or backends is not None or (seconds is not None and seconds < 10):
+            raise click.UsageError("--sessions has three backends, takes 10 seconds at least, and goes without --rush")
+        from master.demo_sessions import run_sessions  # noqa: PLC0415
+
+        return trio.run(run_sessions, seconds or 20.0)
     if rush:
         if backends is not None or (seconds is not None and seconds < 20):
             raise click.UsageError("--rush has three backends, and takes 20 seconds at least")
@@ -318,6 +367,20 @@ cli.add_command(simulate)
 cli.add_command(passes)
 for _command in (*COMMANDS, top, queue, cache, *CHANGES, completion):
     cli.add_command(_command)
+
+
+def _secret(path: str) -> str:
+    """Return the one line of a file."""
+    from lambdamu.line_file import LineFileError  # noqa: PLC0415 - few commands need it
+    from master.config_secrets import read_mail  # noqa: PLC0415
+
+    try:
+        secret, warnings = read_mail(path)
+    except LineFileError as exc:
+        raise click.BadParameter(str(exc), param_hint="--cache-secret-file") from exc
+    for warning in warnings:
+        _complain(f"warning: {warning}")
+    return secret
 
 
 def _say(line: str) -> None:

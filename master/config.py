@@ -460,6 +460,7 @@ BOUNDS: Final[Mapping[type[Any], Mapping[str, Bounds]]] = MappingProxyType(
             "file": Bounds(0, 4096),
             "commit_s": Bounds(0.01, 60),
             "max_bytes": Bounds(2**20, 2**40),
+            "sessions_per_client": Bounds(0, 1000),
             "session_s": _TTL,
             "data_s": _TTL,
             "device_s": _TTL,

@@ -63,11 +63,13 @@ class CacheConfig:
     batch_bytes: int = 1048576
     """A batch is no longer. Values are shorter by 4 KiB."""
     file: str = ""
-    """An SQLite file, made where there is none. Empty: all of it ends with the process."""
+    """An SQLite file, made where there is none, from where the process was started. Empty: all of it ends with it."""
     commit_s: float = 0.1
-    """It is written so often: as much is lost with the process at most."""
+    """It is written so often that no more than this is lost with the process, while the machine keeps up."""
     max_bytes: int = 268435456
     """Of memory that all rows take, as they are counted."""
+    sessions_per_client: int = 20
+    """One more ends the one that was used last the longest ago; 0: no such bound."""
     session_s: float = 1800.0
     """A session that asks for nothing ends after this, where it was given no TTL."""
     data_s: float = 1800.0

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 TLS_FILES: Final = ("certificate", "key", "client_ca")
 
 _MOST_BYTES: Final = 4096
+_LEAST_SECRET_BYTES: Final = 16
 
 T = TypeVar("T")
 
@@ -65,7 +66,7 @@ def find_files(config: Config, folder: str) -> tuple[Config, list[FileFault]]:
     queue, queue_warnings, queue_faults = _find_secret(config.queue, "queue", "keys_file", folder, read_signing_keys)
     warnings += queue_warnings
     faults += queue_faults
-    cache, cache_warnings, cache_faults = _find_secret(config.cache, "cache", "secret_file", folder, read_mail)
+    cache, cache_warnings, cache_faults = _find_secret(config.cache, "cache", "secret_file", folder, read_cache_secret)
     warnings += cache_warnings
     faults += cache_faults
     node, node_warnings, node_faults = _find_secret(config.cache_node, "cache_node", "secret_file", folder, read_mail)
@@ -159,15 +160,22 @@ def _path(folder: str, path: str) -> str:
     return os.path.join(folder, path) if path else ""
 
 
-def read_mail(path: str) -> tuple[str, list[str]]:
-    """Return the secret of a file of one line, and warnings. Raise LineFileError when there is no such line."""
+def read_mail(path: str, least: int = 1) -> tuple[str, list[str]]:
+    """Return the secret of a file of one line of at least so many bytes, and warnings. Raise LineFileError when there
+    is no such line."""
     file = read_line_file(path, _MOST_BYTES)
     lines = file.text.splitlines()
     if len(lines) != 1 or printable(lines[0]) != lines[0]:
         raise LineFileError(f"{path} must hold one line, of characters that print")
-    if not 0 < len(lines[0].encode()) <= MOST_MAIL_BYTES:
-        raise LineFileError(f"{path}: the line must be from 1 to {MOST_MAIL_BYTES} bytes long")
+    if not least <= len(lines[0].encode()) <= MOST_MAIL_BYTES:
+        raise LineFileError(f"{path}: the line must be from {least} to {MOST_MAIL_BYTES} bytes long")
     return lines[0], list(warn_of_open(file))
+
+
+def read_cache_secret(path: str) -> tuple[str, list[str]]:
+    """Do the same for the one that gives the right to ask the cache: it can be tried from afar, and is not to be
+    guessed."""
+    return read_mail(path, _LEAST_SECRET_BYTES)
 
 
 def _find_secret(

@@ -23,6 +23,7 @@ from master.config_environment import variables
 
 START_S: Final = 20.0
 T = TypeVar("T")
+T_Error = TypeVar("T_Error", bound=BaseException)
 
 
 class DemoError(Exception):
@@ -108,11 +109,18 @@ async def on_stage(play: Callable[[Stage], Awaitable[T]]) -> T | None:
                     outcome = await play(Stage(nursery, Path(folder)))
                     nursery.cancel_scope.cancel()
         except* (DemoError, LambdaMuError) as group:
-            failures += [str(exc) for exc in group.exceptions]
+            failures += [str(exc) for exc in _flat(group)]
     if failures:
         click.echo(f"lambdamu demo: {'; '.join(failures)}", err=True)
         return None
     return outcome
+
+
+def _flat(group: BaseExceptionGroup[T_Error]) -> list[T_Error]:
+    """Return what is in a group and in those within it."""
+    return [
+        exc for each in group.exceptions for exc in (_flat(each) if isinstance(each, BaseExceptionGroup) else [each])
+    ]
 
 
 async def _stop_at_signal(signals: AsyncIterator[int], scope: trio.CancelScope, failures: list[str]) -> None:

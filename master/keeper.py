@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import structlog
 import trio
 
 from lambdamu.address import Address
@@ -19,33 +18,28 @@ from master.core.admin import READY, Admin, Wish
 from master.core.choice import Panic
 from master.core.health import Report
 from master.core.pool import Member
-from master.log import Throttle
 from master.node import Node
 from master.store import SavedAdmin, SavedReport, State, Store, StoreError
+from master.write_behind import Logger, Trouble
 
 _PERIOD_S: Final = 10.0
 """How old the saved reports may be, and when a failure is tried again."""
-_LOG_S: Final = 600.0
 _FINISH_S: Final = 0.3
 """Of the time that a stop may take."""
 _LOAD_S: Final = 5.0
 """A master waits so long for its state at the start, and no longer."""
 
-Logger = structlog.typing.FilteringBoundLogger
 
-
-class Keeper:
+class Keeper(Trouble):
     """`wall` gives Unix seconds."""
 
     def __init__(self, store: Store, node: Node, log: Logger, wall: Callable[[], float] = time.time) -> None:
+        super().__init__(log, lambda kind, text: node.events.add(trio.current_time(), kind, text))
         self._store = store
         self._node = node
-        self._log = log
         self._wall = wall
         self._changed = trio.Event()
         self._unsaved = False
-        self._failing = False
-        self._failures = Throttle(_LOG_S)
 
     async def restore(self) -> None:
         """Put what was kept into the pool, before anybody asks. What cannot be read is told of, and is as nothing."""
@@ -95,23 +89,12 @@ class Keeper:
         except trio.Cancelled:
             self._unsaved = True
             raise
-        self._written()
+        self._recovered("state_written", "the state is kept again")
         return True
-
-    def _written(self) -> None:
-        if self._failing:
-            self._failing = False
-            self._log.info("state_written", message="the state is kept again")
-            self._node.events.add(trio.current_time(), "state_written", "the state is kept again")
 
     def _failed(self, event: str, error: str) -> None:
         self._node.metrics.store_failures += 1
-        if not self._failing:
-            self._failing = True
-            self._node.events.add(trio.current_time(), event, error)
-        held = self._failures.let_through(trio.current_time())
-        if held is not None:
-            self._log.error(event, error=error, left_out=held)
+        self._fell_short(event, error)
 
     def _take_out(self, *, reports: bool) -> State:
         now, wall, places = trio.current_time(), self._wall(), _places(self._node.config)

@@ -127,13 +127,10 @@ class _House:
     async def run(self, signals: AsyncIterator[int]) -> int:
         """Run until a signal says stop; return the exit code."""
         process, log = self.process, self.process.log
-        await self.keeper.restore()
-        for each in self.lasting:
-            process.manager.starting(_TO_RESTORE_S)
-            await each.restore()
         async with trio.open_nursery() as nursery:
-            await self._open(nursery)
             nursery.start_soon(process.obey, signals, nursery)
+            await self._restore()
+            await self._open(nursery)
             nursery.start_soon(self.keeper.run)
             for each in self.lasting:
                 nursery.start_soon(each.run)
@@ -144,14 +141,25 @@ class _House:
             first_round_s = self.config.probe.interval_s + self.config.probe.timeout_s
             nursery.start_soon(spare_the_collector, first_round_s, process.node.count_tickets)
             await process.finished(nursery)
+        if process.restored.is_set():
+            await self._finish()
+        process.manager.close()
+        log.info("stopped")
+        return process.exit_code
+
+    async def _restore(self) -> None:
+        await self.keeper.restore()
+        for each in self.lasting:
+            self.process.manager.starting(_TO_RESTORE_S)
+            await each.restore()
+        self.process.restored.set()
+
+    async def _finish(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.keeper.finish)
             for each in self.lasting:
                 nursery.start_soon(each.finish)
             nursery.start_soon(self.alerter.finish, min(_ALERTS_S, _EXIT_SHARE * self.config.master.grace_s))
-        process.manager.close()
-        log.info("stopped")
-        return process.exit_code
 
     async def _open(self, nursery: trio.Nursery) -> None:
         log = self.process.log
@@ -237,6 +245,8 @@ class _Process:
     manager: ServiceManager
     web: Web | None = None
     exit_code: int = 0
+    restored: trio.Event = attrs.field(factory=trio.Event)
+    """What was kept is back: before that there is nothing of this process that is to be kept."""
 
     async def obey(self, signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
         """The first signal to stop begins an orderly one, the second ends the process at once."""
@@ -245,6 +255,9 @@ class _Process:
             name = signal.Signals(number).name
             if number == signal.SIGHUP:
                 nursery.start_soon(self._reload, name)
+            elif not self.restored.is_set():
+                self.log.info("stopping", signal=name, message="before what was kept is back: it stays as it is")
+                nursery.cancel_scope.cancel()
             elif not stopping:
                 stopping = True
                 self.node.events.add(trio.current_time(), "stopping", "this master has been told to stop")
@@ -269,6 +282,7 @@ class _Process:
         return f"listens on {config.master.listen}, {len(config.backends)} backends{refused}"
 
     async def _reload(self, who: str) -> None:
+        await self.restored.wait()
         self.manager.reloading()
         await self.operations.reload(who)
         self.manager.ready(self.status())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from master.config import Config
-from master.config_secrets import read_mail
+from master.config_secrets import read_cache_secret, read_mail
 from master.devices import Devices, Tell
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def make_cache(config: Config, rng: random.Random, show: Callable[[Shown], objec
     from master.cache.house import CacheHouse  # noqa: PLC0415
     from master.cache_metrics import CacheMetrics  # noqa: PLC0415
 
-    secret = read_mail(cache.secret_file)[0] if cache.secret_file else ""
+    secret = read_cache_secret(cache.secret_file)[0] if cache.secret_file else ""
     house = CacheHouse(cache, config.limits, rng, secret)
     show(CacheMetrics(house))
     return house

@@ -71,20 +71,45 @@ class Source(Protocol[P]):
     def give_back(self, changes: P) -> None: ...
 
 
-class WriteBehind(Generic[P]):
+class Trouble:
+    """Tells when what is tried again and again begins to fail and when it works again, and logs now and then meanwhile.
+
+    `tell`: hears of it, a kind of event and a line for people.
+    """
+
+    def __init__(self, log: Logger, tell: Callable[[str, str], None]) -> None:
+        self.failing = False
+        self.failures = 0
+        self._log = log
+        self._tell = tell
+        self._throttle = Throttle(_LOG_S)
+
+    def _recovered(self, event: str, text: str) -> None:
+        if self.failing:
+            self.failing = False
+            self._log.info(event, message=text)
+            self._tell(event, text)
+
+    def _fell_short(self, event: str, error: str) -> None:
+        self.failures += 1
+        if not self.failing:
+            self.failing = True
+            self._tell(event, error)
+        held = self._throttle.let_through(trio.current_time())
+        if held is not None:
+            self._log.error(event, error=error, left_out=held)
+
+
+class WriteBehind(Trouble, Generic[P]):
     """`what`: the word for it in events and in the log. `tell`: hears of what has changed, an event and a line."""
 
     def __init__(self, what: str, source: Source[P], log: Logger, tell: Callable[[str, str], None]) -> None:
-        self.failing = False
+        super().__init__(log, tell)
         self.commits = 0
-        self.failures = 0
         self.written_at = trio.current_time()
         self._what = what
         self._source = source
-        self._log = log
-        self._tell = tell
         self._writing = 0
-        self._throttle = Throttle(_LOG_S)
         self._limiter = trio.CapacityLimiter(1)
 
     @property
@@ -181,27 +206,19 @@ class WriteBehind(Generic[P]):
 
     # Within.
 
-    async def _do(self, call: Callable[[], T], within_s: float = _CALL_S) -> T:
-        """Have the store do something. Raise StoreError, also when it takes too long."""
+    async def _do(
+        self, call: Callable[[], T], within_s: float = _CALL_S, limiter: trio.CapacityLimiter | None = None
+    ) -> T:
+        """Have the store do something; by `limiter`, what need not wait for the rest. Raise StoreError, also when it
+        takes too long."""
         try:
             with trio.fail_after(within_s):
-                return await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._limiter)
+                return await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter or self._limiter)
         except trio.TooSlowError:
             raise StoreError(f"the store is silent for {within_s:.0f} s") from None
 
     def _worked(self) -> None:
-        if self.failing:
-            self.failing = False
-            text = f"the {self._what} is kept again"
-            self._log.info(f"{self._what}_written", message=text)
-            self._tell(f"{self._what}_written", text)
+        self._recovered(f"{self._what}_written", f"the {self._what} is kept again")
 
     def _failed(self, how: str, error: str) -> None:
-        event = f"{self._what}_{how}"
-        self.failures += 1
-        if not self.failing:
-            self.failing = True
-            self._tell(event, error)
-        held = self._throttle.let_through(trio.current_time())
-        if held is not None:
-            self._log.error(event, error=error, left_out=held)
+        self._fell_short(f"{self._what}_{how}", error)

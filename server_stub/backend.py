@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -14,6 +15,7 @@ import trio
 from attrs.validators import ge, lt, optional
 
 from lambdamu.address import Address, printable
+from lambdamu.cache_client import CacheClient
 from lambdamu.datapack import encode
 from lambdamu.line_file import LineFileError
 from lambdamu.machine import LogicalMachine
@@ -25,6 +27,8 @@ from lambdamu.wire import MessagePackWire
 from server_stub.faults import Fault, Kind, parse_fault
 from server_stub.faulty import with_fault
 from server_stub.products import Products, ProductsFault
+from server_stub.screen import Screen
+from server_stub.sessions import Sessions
 from server_stub.users import Auth, Load, System, TurnGate, Users
 
 if TYPE_CHECKING:
@@ -53,6 +57,8 @@ class ServerOptions:
     are then demanded of all but the probe; SIGHUP has it read again. None: none are.
     `tls`: files of a certificate with its chain and of its key, PEM, for a port under TLS. `products_s`: it has the
     data of clients, and sends them so many seconds late; None: it has none. `products_fault`: what is wrong with them.
+    `cache`: the service that keeps its users' sessions, `cache_secret` what it is shown there, and `screen_types` the
+    data types of the first screen; None: it keeps no sessions.
     """
 
     listen: Address
@@ -66,6 +72,9 @@ class ServerOptions:
     turn_keys: str | None = None
     products_s: float | None = attrs.field(default=None, validator=optional(ge(0.0)))
     products_fault: ProductsFault | None = None
+    cache: Address | None = None
+    cache_secret: str = attrs.field(default="", repr=False)
+    screen_types: tuple[int, ...] = (1, 2, 3, 4, 5)
 
 
 async def run_server(options: ServerOptions, *, say: Say, complain: Say) -> int:
@@ -95,7 +104,7 @@ async def run_server(options: ServerOptions, *, say: Say, complain: Say) -> int:
             nursery.start_soon(stop.at_signal, signals, nursery.cancel_scope)
             async with trio.open_nursery() as port:
                 addresses = await port.start(
-                    serve, options, listeners, stop.asked, _Observer(complain), load, door, keys.turns
+                    serve, options, listeners, stop.asked, _Observer(complain), load, door, keys.turns, complain
                 )
                 for address in addresses:
                     say(f"lambdamu server {printable(options.name) or address} listening on {address}")
@@ -103,7 +112,7 @@ async def run_server(options: ServerOptions, *, say: Say, complain: Say) -> int:
     return 1 if stop.forced else 0
 
 
-async def serve(
+async def serve(  # noqa: PLR0913 - the parts of a process, made before it listens
     options: ServerOptions,
     listeners: Sequence[socket.socket],
     stop: trio.Event,
@@ -111,36 +120,54 @@ async def serve(
     load: Load | None = None,
     door: TlsDoor | None = None,
     turns: TurnVerifier | None = None,
+    complain: Say = lambda _: None,
     *,
     task_status: trio.TaskStatus[list[Address]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve on `listeners` until `stop`, then until what was asked is answered, for a few seconds at most."""
-    async with trio.open_nursery() as nursery:
-        server = _make_server(options, nursery, observer, load, door, turns)
-        task_status.started(await nursery.start(server.serve, listeners))
-        await stop.wait()
-        server.stop()
-        nursery.cancel_scope.deadline = trio.current_time() + _GRACE_S
+    async with trio.open_nursery() as beside:
+        cache, sessions = None, None
+        if options.cache is not None:
+            name = options.name or str(Address(*listeners[0].getsockname()[:2]))
+            cache = CacheClient(
+                options.cache, name=name, secret=options.cache_secret, told=partial(_tell_of_cache, complain)
+            )
+            beside.start_soon(cache.run)
+            sessions = Sessions(cache, name, beside)
+        machine = make_machine(options, load, turns, sessions)
+        if cache is not None and sessions is not None:
+            machine.add(Screen(sessions, cache, options.screen_types, beside))
+        async with trio.open_nursery() as nursery:
+            server = _make_server(options, machine, nursery, observer, door)
+            task_status.started(await nursery.start(server.serve, listeners))
+            await stop.wait()
+            server.stop()
+            nursery.cancel_scope.deadline = trio.current_time() + _GRACE_S
+        beside.cancel_scope.cancel()
 
 
-def make_machine(options: ServerOptions, load: Load | None = None, turns: TurnVerifier | None = None) -> LogicalMachine:
+def make_machine(
+    options: ServerOptions,
+    load: Load | None = None,
+    turns: TurnVerifier | None = None,
+    sessions: Sessions | None = None,
+) -> LogicalMachine:
     """Return an honest backend: its objects, without a port."""
     users = Users(options.users, options.capacity, options.probe_mail)
     machine = LogicalMachine(options.name or str(options.listen))
-    machine.add(Auth(users, None if turns is None else TurnGate(turns, time.time)))
+    machine.add(Auth(users, None if turns is None else TurnGate(turns, time.time), sessions))
     machine.add(System(users, load))
     return machine
 
 
 def _make_server(
     options: ServerOptions,
+    machine: LogicalMachine,
     nursery: trio.Nursery,
     observer: PortObserver | None,
-    load: Load | None,
     door: TlsDoor | None,
-    turns: TurnVerifier | None,
 ) -> TCPServer:
-    machine, fault = make_machine(options, load, turns), options.fault
+    fault = options.fault
     if options.products_s is not None:
         machine.add(Products(options.products_s, options.products_fault, nursery))
     handler, pack = (machine, encode) if fault is None else with_fault(fault, machine, nursery)
@@ -152,6 +179,11 @@ def _make_server(
     from lambdamu.epoll_guarded import GuardedServer  # noqa: PLC0415 - there is none elsewhere than on Linux
 
     return GuardedServer(handler, limits, observer=observer, wire=MessagePackWire(pack), tls=door)
+
+
+def _tell_of_cache(complain: Say, why: str | None) -> None:
+    told = "the cache can be reached" if why is None else f"{printable(why)}; nobody can log in with a session"
+    complain(f"lambdamu server: {told}")
 
 
 class _Keys:

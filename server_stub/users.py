@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Any, Protocol
 
 import attrs
 
+from lambdamu.errors import CacheError, CacheRefusedError
 from lambdamu.messages import (
     AUTH,
     LOAD,
+    SESSION,
     SYSTEM,
     TASK_OBJECT,
     TURN,
@@ -26,8 +29,22 @@ from lambdamu.messages import (
 from lambdamu.objects import NOTHING, Farewell, LMObject, Peer, Reply
 from lambdamu.turns import Turn, TurnFault, Verifier
 
-_SESSION: Final = "Session"
-"""A client may hand it on; a backend that has no use for it passes over it."""
+
+class Keeper(Protocol):
+    """Who keeps the sessions of connections."""
+
+    def enter(self, peer: Peer, client: str, session: str, reply: Callable[[Entered], Sequence[Message]]) -> Reply:
+        """Have a session made for a client, where `session` is empty, or resumed.
+
+        What `reply` makes of the outcome is the answer; it is called once, unless the peer goes before.
+        """
+        ...
+
+    def forget(self, peer: Peer) -> None: ...
+
+
+Entered = str | CacheError | None
+"""The session that somebody has now; None: the one that was shown is gone; or why nobody knows."""
 
 
 @attrs.define(eq=False)
@@ -52,6 +69,9 @@ class Users:
         self._users: set[Peer] = set()
         self._tasks: dict[Peer, str] = {}
         self._numbers = count(1)
+
+    def __contains__(self, peer: Peer) -> bool:
+        return peer in self._users
 
     def is_probe(self, mail: str) -> bool:
         """Return whether who says this is the master."""
@@ -121,20 +141,25 @@ class Auth(LMObject):
 
     With a `gate` a user must have shown a Turn by then, which is used when he is let in; else he is told why not, and
     the connection ends. Nothing of that holds for the probe. Without one turns are passed over.
+
+    With a `keeper` a user who has said a Session by then gets one, or has it resumed: then the mail, which stands for
+    what gives him the right to log in, may be empty. Nil tells him that it is gone; that nobody knows is an Error, and
+    ends the connection. Without a keeper sessions are passed over.
     """
 
-    def __init__(self, users: Users, gate: TurnGate | None = None) -> None:
+    def __init__(self, users: Users, gate: TurnGate | None = None, keeper: Keeper | None = None) -> None:
         super().__init__(
             AUTH,
             settable={
                 USER_NAME: self._set,
                 USER_MAIL: self._set,
                 TURN: self._pass_over if gate is None else self._show,
-                _SESSION: self._pass_over,
+                SESSION: self._pass_over if keeper is None else self._set,
             },
         )
         self._users = users
         self._gate = gate
+        self._keeper = keeper
         self._said: dict[Peer, dict[str, str]] = {}
         """What connections have said of a pair that is not complete."""
 
@@ -143,6 +168,8 @@ class Auth(LMObject):
         self._users.forget(peer)
         if self._gate is not None:
             self._gate.forget(peer)
+        if self._keeper is not None:
+            self._keeper.forget(peer)
 
     def _set(self, message: Message, now: float, peer: Peer) -> Reply:  # noqa: ARG002 - the form of an action
         text = as_text(message.data)
@@ -150,34 +177,61 @@ class Auth(LMObject):
             return [error(message, Code.BAD_DATA, f"{message.name} must be a text")]
         said = self._said.setdefault(peer, {})
         said[message.name] = text
-        if not (said.get(USER_NAME) and said.get(USER_MAIL)):
+        shows = bool(said.get(SESSION)) and USER_MAIL in said
+        if not (said.get(USER_NAME) and (said.get(USER_MAIL) or shows)):
             return NOTHING
         del self._said[peer]
-        return self._authenticate(message, said[USER_MAIL], peer)
+        return self._authenticate(message, said, peer)
 
-    def _authenticate(self, message: Message, mail: str, peer: Peer) -> Reply:
-        gate = None if self._users.is_probe(mail) else self._gate
+    def _authenticate(self, message: Message, said: dict[str, str], peer: Peer) -> Reply:
+        mail, session = said[USER_MAIL], said.get(SESSION)
+        probes = self._users.is_probe(mail)
+        gate = None if probes else self._gate
         if gate is not None and (fault := gate.missing(peer)):
-            return _farewell(message, fault)
+            return _farewell(message, fault.code, fault.text)
+        was_in = peer in self._users
         task = self._users.admit(peer, mail)
         if task is None:
             return [error(message, Code.FULL, "this backend has as many users as it can take")]
-        if gate is not None and (fault := gate.pay(peer)):
+        if session is None or self._keeper is None or probes:
+            return self._let_in(message, peer, task)
+        reply = partial(self._entered, message, peer, task, mail, was_in)
+        return self._keeper.enter(peer, said[USER_NAME], session, reply)
+
+    def _entered(
+        self, message: Message, peer: Peer, task: str, mail: str, was_in: bool, entered: Entered
+    ) -> Sequence[Message]:
+        """Answer somebody whose session is known now: he had a place meanwhile."""
+        if isinstance(entered, CacheError) or (entered is None and not mail):
+            if not was_in:
+                self._users.forget(peer)
+            if isinstance(entered, CacheRefusedError):
+                return _farewell(message, entered.code, entered.text)
+            if isinstance(entered, CacheError):
+                text = "sessions cannot be had now; keep yours, and try again"
+                return _farewell(message, Code.NO_STORE, text)
+            task = ""
+        elif isinstance(answer := self._let_in(message, peer, task), Farewell):
+            return answer
+        return [Message(AUTH, Command.VALUE, TASK_OBJECT, task), Message(AUTH, Command.VALUE, SESSION, entered)]
+
+    def _let_in(self, message: Message, peer: Peer, task: str) -> Sequence[Message]:
+        if self._gate is not None and peer in self._users and (fault := self._gate.pay(peer)):
             self._users.forget(peer)
-            return _farewell(message, fault)
+            return _farewell(message, fault.code, fault.text)
         return [Message(AUTH, Command.VALUE, TASK_OBJECT, task)]
 
     def _show(self, message: Message, now: float, peer: Peer) -> Reply:  # noqa: ARG002 - the form of an action
         assert self._gate is not None  # noqa: S101 - else nobody would ask here
         fault = self._gate.show(peer, message.data)
-        return NOTHING if fault is None else _farewell(message, fault)
+        return NOTHING if fault is None else _farewell(message, fault.code, fault.text)
 
     def _pass_over(self, message: Message, now: float, peer: Peer) -> Reply:  # noqa: ARG002 - the form of an action
         return NOTHING
 
 
-def _farewell(message: Message, fault: TurnFault) -> Farewell:
-    return Farewell([error(message, fault.code, fault.text)])
+def _farewell(message: Message, code: str, text: str) -> Farewell:
+    return Farewell([error(message, code, text)])
 
 
 class System(LMObject):

@@ -16,12 +16,14 @@ __all__ = ["REFUSED", "Refused", "StorePolicy", "TableCounts", "Why"]
 @attrs.frozen
 class StorePolicy:
     """`max_bytes`: of all rows, each counted with its own bytes and `ROW_OVERHEAD_BYTES`; `max_value_bytes`: of one
-    value; `max_entries`: cache entries of one session, which all go at once with it; `max_leases`: held at once."""
+    value; `max_entries`: cache entries of one session, which all go at once with it; `max_leases`: held at once;
+    `sessions_per_client`: one more ends the one of them that was used least lately; 0: no such bound."""
 
     max_bytes: int = attrs.field(default=256 * 2**20, validator=ge(2 * ROW_OVERHEAD_BYTES))
     max_value_bytes: int = attrs.field(default=512 * 2**10, validator=ge(1))
     max_entries: int = attrs.field(default=1000, validator=ge(1))
     max_leases: int = attrs.field(default=100_000, validator=ge(1))
+    sessions_per_client: int = attrs.field(default=0, validator=ge(0))
 
 
 class Why(enum.StrEnum):

@@ -49,7 +49,8 @@ class CacheHouse:
         self._limits = attrs.evolve(
             limits, batch_bytes=config.batch_bytes, connections=config.connections, connections_per_address=0
         )
-        self.store = CacheStore(StorePolicy(max_bytes=config.max_bytes, max_value_bytes=config.value_bytes))
+        policy = StorePolicy(config.max_bytes, config.value_bytes, sessions_per_client=config.sessions_per_client)
+        self.store = CacheStore(policy)
         per_kind: dict[str, int] = {}
         for warm in config.warm:  # two types that ask the same of the upstream share its limit
             per_kind[warm.kind] = max(warm.workers, per_kind.get(warm.kind, 0))

@@ -3,6 +3,8 @@
 A connection is one task that reads. What can be answered at once it sends itself; an answer that was owed is sent by a
 task beside it, one at a time. Answers that are ready are kept as they are and packed when they are sent, so a peer that
 does not read holds no copies; so many answers may be owed or unsent, then no more is read from that peer.
+
+It is long because who is in, and who makes room, is told by the same port that a conversation is one of.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from lambdamu.stream_server import StreamServer
 from lambdamu.tls import TlsDoor, subject_of
 
 _READ_BYTES: Final = 65536
+_STRANGERS: Final = 16
+"""So many may be there however few connections are allowed: after a restart all come at once."""
 
 
 class CachePort(StreamServer):
@@ -36,7 +40,8 @@ class CachePort(StreamServer):
 
     `tls`: what handshakes are made by; None: plain text. A certificate that a peer shows is its subject. `knows`:
     whether somebody may ask. Who may not has the message deadline to become one who may, and batches as short as on
-    other ports: the memory and the connections are for those who may.
+    other ports: the memory and the connections are for those who may. Strangers have a quarter of the connections;
+    one more puts out the one who has been one for longest, so who says the secret at once gets in, whoever else comes.
     """
 
     def __init__(
@@ -57,6 +62,17 @@ class CachePort(StreamServer):
         self.entering = 0
         """Connections that shake hands now."""
         self._tls = tls
+        self.most_strangers = max(limits.connections // 4, min(limits.connections, _STRANGERS))
+        if tls is not None:  # those who shake hands are among them
+            self.most_strangers = max(1, min(self.most_strangers, tls.policy.handshakes // 2))
+        self.put_out = 0
+        """Strangers who made room for others."""
+        self._strangers: dict[trio.CancelScope, None] = {}
+
+    @property
+    def strangers(self) -> int:
+        """How many connections are open now of whom nobody knows yet whether they may ask."""
+        return len(self._strangers)
 
     def _make_stream(self, connection: socket.socket) -> LeanStream:
         with suppress(OSError):  # it was reset already
@@ -64,14 +80,37 @@ class CachePort(StreamServer):
         return LeanStream(connection)
 
     async def _converse(self, stream: trio.abc.HalfCloseableStream, peer: Peer) -> Ending:
+        if self._tls is None and self.knows(peer):
+            return await self._converse_with(stream, peer, lambda: None)
+        with trio.CancelScope() as stranger:
+            self._strangers[stranger] = None
+            if len(self._strangers) > self.most_strangers:
+                self._put_out()
+            try:
+                return await self._converse_with(stream, peer, partial(self._strangers.pop, stranger, None))
+            finally:
+                self._strangers.pop(stranger, None)
+        return Ending.REFUSED
+
+    def _put_out(self) -> None:
+        """End the connection of who has been a stranger for longest."""
+        oldest = next(iter(self._strangers))
+        del self._strangers[oldest]
+        oldest.cancel()
+        self.put_out += 1
+
+    async def _converse_with(
+        self, stream: trio.abc.HalfCloseableStream, peer: Peer, is_known: Callable[[], object]
+    ) -> Ending:
+        """`is_known` is to be called once the peer may ask."""
         if self._tls is None:
-            return await _Conversation(self, stream, stream, peer).converse()
+            return await _Conversation(self, stream, stream, peer, is_known).converse()
         secret = await self._shake_hands(stream, self._tls)
         if secret is None:
             return Ending.HANDSHAKE
         known = attrs.evolve(peer, subject=subject_of(cast("ssl.SSLSocket", secret)))
         try:
-            return await _Conversation(self, secret, stream, known).converse()
+            return await _Conversation(self, secret, stream, known, is_known).converse()
         finally:
             self.handler.disconnected(known)
 
@@ -95,15 +134,23 @@ class _Conversation:
     """One connection: what is owed, what is ready to be sent, and since when nothing was said."""
 
     def __init__(
-        self, port: CachePort, stream: trio.abc.Stream, below: trio.abc.HalfCloseableStream, peer: Peer
+        self,
+        port: CachePort,
+        stream: trio.abc.Stream,
+        below: trio.abc.HalfCloseableStream,
+        peer: Peer,
+        is_known: Callable[[], object],
     ) -> None:
-        """`below`: the same in the clear, or what carries the TLS."""
+        """`below`: the same in the clear, or what carries the TLS. `is_known`: is called once the peer may ask."""
         self._below = below
         self._port = port
         self._limits = port.limits
         self._stream = stream
         self._peer = peer
+        self._is_known = is_known
         self._known = port.knows(peer)
+        if self._known:
+            is_known()
         self._decoder = Decoder(port.limits if self._known else port.limits_of_strangers)
         self._owed: set[Later] = set()
         self._ready: deque[Message | bytes] = deque()
@@ -201,6 +248,7 @@ class _Conversation:
                         return True
             if not self._known and self._port.knows(self._peer):
                 self._known = True
+                self._is_known()
                 self._decoder.allow(self._limits)
             self._batch_began = now
             await self._make_room(self._port.asks)

@@ -75,6 +75,16 @@ class Guard:
         self._certificates = certificates
         self._in: set[Peer] = set()
 
+    @property
+    def has_secret(self) -> bool:
+        return bool(self._secret)
+
+    @property
+    def wanted(self) -> str:
+        """Return what a stranger is to do."""
+        ways = ["say the secret first, as Auth.Set UserName and UserMail"] if self._secret else []
+        return ", or ".join([*ways, "show a client certificate under TLS"] if self._certificates else ways)
+
     def lets_in(self, peer: Peer) -> bool:
         return peer in self._in or not (self._secret or self._certificates) or bool(self._certificates and peer.subject)
 
@@ -147,9 +157,7 @@ class CacheService:
         if message.command in (Command.VALUE, Command.ERROR):
             return NOTHING
         if not self._guard.lets_in(peer):
-            return Farewell(
-                [header.wrong(message, Code.NOT_YOURS, "say the secret first, as Auth.Set UserName and UserMail")]
-            )
+            return Farewell([header.wrong(message, Code.NOT_YOURS, self._guard.wanted)])
         which = (message.object, message.name)
         if which == _APP_START and message.command == Command.EVENT:
             return self._app_start(message, header)
@@ -252,7 +260,8 @@ class CacheService:
         if message.name == USER_NAME:
             return NOTHING
         if not self._guard.say(peer, text):
-            return Farewell([error(message, Code.NOT_YOURS, "this is not the secret")])
+            text = "this is not the secret" if self._guard.has_secret else self._guard.wanted
+            return Farewell([error(message, Code.NOT_YOURS, text)])
         return [Message(AUTH, Command.VALUE, TASK_OBJECT, CACHE)]
 
 

@@ -8,7 +8,8 @@ in seconds of one monotonic clock, also where a writer says otherwise. What is e
 
 When the memory is full, the dead make room; then warm data, cache entries, and devices, in this order, and of a table
 the row that would end first; but a row makes no room at the cost of those that are worth more. Sessions are evicted for
-nobody: a put is refused instead.
+nobody else: a put is refused instead. A client has so many at most; one more ends that of his which was used last the
+longest ago.
 
     store = CacheStore(StorePolicy())
     store.put(now, Row(Table.SESSION, ("id",), b"data", "client", "id", 1, 0, now, ttl_s=1800.0))
@@ -172,17 +173,15 @@ class CacheStore:
         Times are by the store's clock; none is later than now. What does not live on is among the next changes.
         """
         self._journal.go_on()
-        living = 0
+        before = len(self)
         for row in rows:
             self.raise_fence(row.fence)
             if self._row_at((row.table, row.key)) is not None:
                 continue
             row = row if row.updated_at <= now else row._replace(updated_at=now)  # noqa: PLW2901 - the same one, mended
-            if row.until > now and self._admit(now, row) is None:
-                living += 1
-            else:
+            if row.until <= now or self._admit(now, row) is not None:
                 self._journal.note(row.table, row.key)
-        return living
+        return len(self) - before
 
     # Counts.
 
@@ -252,7 +251,19 @@ class CacheStore:
         if old is not None and old.row.client != row.client and key in shelf.slots:
             self._remove(shelf, key)
         shelf.put(row, cost)
+        if shelf is self._sessions:
+            self._bound_sessions(now, row.client)
         return None
+
+    def _bound_sessions(self, now: float, client: str) -> None:
+        """End the sessions that a client has too many of. There is about one, so few are looked at."""
+        most, sessions = self.policy.sessions_per_client, self._sessions
+        if not most or sessions.by_client.count(client) <= most:
+            return
+        living = self._living(now, sessions, sessions.by_client.latest(client), most + 1)
+        if len(living) > most:
+            oldest = min(reversed(living), key=lambda row: row.updated_at)
+            self._evict(sessions, oldest.key)
 
     def _has_all_entries(self, now: float, session: str) -> bool:
         most, entries = self.policy.max_entries, self._entries.by_first
@@ -282,8 +293,7 @@ class CacheStore:
             return False
         for each in less:
             while self._lacks(shelf, key, cost) > 0 and (row := each.next_to_end()) is not None:
-                self._evicted[each.table] += 1
-                self._remove(each, row.key)
+                self._evict(each, row.key)
         return True
 
     def _lacks(self, shelf: Shelf, key: Key, cost: int) -> int:
@@ -293,10 +303,16 @@ class CacheStore:
 
     def _expire(self, shelf: Shelf, key: Key) -> int:
         """Take off a row whose time is over; return how many went."""
+        return self._remove_counted(shelf, key, self._expired)
+
+    def _evict(self, shelf: Shelf, key: Key) -> None:
+        """Take off a row for the sake of another one."""
+        self._remove_counted(shelf, key, self._evicted)
+
+    def _remove_counted(self, shelf: Shelf, key: Key, counts: dict[Table, int]) -> int:
         went = self._remove(shelf, key)
-        self._expired[shelf.table] += 1
-        if shelf is self._sessions:
-            self._expired[Table.CACHE] += went - 1
+        counts[shelf.table] += 1
+        counts[Table.CACHE] += went - 1  # what belonged to a session
         return went
 
     def _remove(self, shelf: Shelf, key: Key) -> int:

@@ -1,11 +1,13 @@
 """Keeps the cache in an SQLite file of its own, which stays open: in the tenth of a second between two commits it pays.
 
-Commits go to a log beside the file (WAL), and one that has returned outlives the process, and the machine too, as far
-as its disk says the truth. What was begun in the moment of a crash is undone when the file is opened next. Nobody else
-opens the file meanwhile: no memory is shared, so nothing of it lies on the disk either.
+Commits go to a log beside the file (WAL), and one that has returned outlives the process. No commit waits for the
+disk: `settle`, in another thread beside the next commits, has the disk keep them, so that they outlive the machine too,
+as far as the disk says the truth, and carries the log over into the file. What was begun in the moment of a crash is
+undone when the file is opened next. No other process opens the file meanwhile: no memory is shared, so nothing of it
+lies on the disk either.
 
 Each commit counts itself in the file, and before each it is looked whether the file is the one that was opened: what
-was taken away or replaced is noticed, and all is written anew. A disk that takes no writes is read by a copy.
+was taken away or replaced is noticed, and all is written anew. A disk that takes no writes is read all the same.
 
 It is long because each of these ways out of trouble is a function.
 """
@@ -13,14 +15,14 @@ It is long because each of these ways out of trouble is a function.
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
-import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Final, TypeVar
+from urllib.parse import quote
 
 from master.cache.rows import SHAPES, Changes, Key, Row, Table, cost_of
 from master.store.sqlite import make_file
@@ -43,12 +45,19 @@ _TABLES: Final = (
 )
 _SETTINGS: Final = (
     "PRAGMA journal_mode = WAL",
-    "PRAGMA synchronous = FULL",
+    "PRAGMA synchronous = NORMAL",
     "PRAGMA cache_size = -65536",  # KiB
-    # Pages: rows lie all over the file, so the rarer the log is carried over, the fewer pages are written twice.
-    "PRAGMA wal_autocheckpoint = 16384",
-    "PRAGMA journal_size_limit = 67108864",
+    "PRAGMA wal_autocheckpoint = 0",
+    # More than it comes to mostly: a file that is cut off and grows again costs the disk more than one that is there.
+    "PRAGMA journal_size_limit = 134217728",
 )
+_CARRIED: Final = 8192
+"""Rows in the log from which on it is carried over: they lie all over the file, so the rarer that is, the fewer pages
+are written twice."""
+_MOST_PAGES: Final = 32768
+"""Of the log."""
+_CARRY_OVER: Final = "PRAGMA wal_checkpoint(PASSIVE)"
+_PAGE_BYTES: Final = 4096
 _LOAD: Final = """SELECT tab, key1, key2, key3, value, client, session, version, type, updated_at - ?, ttl_s, fence
     FROM row ORDER BY tab DESC"""
 _SPOILT: Final = """SELECT 1 FROM row WHERE typeof(value) != 'blob' OR typeof(client) != 'text'
@@ -63,7 +72,7 @@ _AT_ONCE: Final = 200
 loop lets it."""
 _BYTES_AT_ONCE: Final = 2**20
 """And of values: SQLite copies them."""
-_READ_BY_COPY: Final = (
+_READ_ONLY: Final = (
     sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_IOERR,
@@ -82,6 +91,10 @@ class SqliteCache:
         """Which files were opened."""
         self._commit: int | None = None
         """The number of the last one; None: what is there is not known."""
+        self._logged = 0
+        """Rows of the log that are not carried over, a large one counted as many."""
+        self._between = threading.Lock()
+        """Is held in a commit, and for what is to be done between two."""
 
     def load(self, epoch_s: float) -> SavedCache:
         def read(connection: sqlite3.Connection) -> SavedCache:
@@ -93,17 +106,45 @@ class SqliteCache:
         except StoreError as exc:
             # The disk takes no writes, and SQLite has to write before it can read what a crash has left.
             cause = exc.__cause__
-            if not isinstance(cause, OSError) and getattr(cause, "sqlite_errorcode", 0) & 0xFF not in _READ_BY_COPY:
+            if not isinstance(cause, OSError) and getattr(cause, "sqlite_errorcode", 0) & 0xFF not in _READ_ONLY:
                 raise
             try:
-                return self._load_by_copy(read)
+                return self._load_read_only(read)
             except (OSError, sqlite3.Error, ValueError):
                 raise exc from None
 
     def write(self, parts: Sequence[Changes], epoch_s: float) -> None:
         if self._connection is not None and (None in self._opened or self._opened != _identities(self._file)):
             self.close()
-        self._commit = self._do(lambda connection: _write(connection, parts, epoch_s, self._commit))
+        with self._between:
+            self._commit = self._do(lambda connection: _write(connection, parts, epoch_s, self._commit))
+            self._logged += sum(
+                len(part.gone) + sum(1 + len(row.value) // _PAGE_BYTES for row in part.rows) for part in parts
+            )
+
+    def settle(self) -> None:
+        try:
+            with suppress(FileNotFoundError), Path(f"{self._file}-wal").open("rb") as log:
+                os.fdatasync(log.fileno())
+            if self._logged >= _CARRIED:
+                self._carry_over()
+        except OSError as exc:
+            raise StoreError(f"{self._file}: {exc.strerror}") from exc
+        except sqlite3.Error as exc:
+            raise StoreError(f"{self._file}: {exc}{_state_of_disk(self._file)}") from exc
+
+    def _carry_over(self) -> None:
+        """Have what is in the log in the file, and then what came meanwhile. A commit that begins when all of it is
+        begins the log anew; where they come too fast for that, one waits for what is left."""
+        logged = self._logged
+        with closing(_open(self._file)) as connection:
+            for _ in range(2):
+                _, pages, _ = connection.execute(_CARRY_OVER).fetchone()
+            if pages >= _MOST_PAGES:
+                with self._between:
+                    connection.execute(_CARRY_OVER)
+        with self._between:
+            self._logged -= logged
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -133,7 +174,7 @@ class SqliteCache:
     def _as_told(self, exc: Exception) -> StoreError:
         code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return StoreBusyError(f"{self._file}: {exc}")
+            return StoreBusyError(f"{self._file}: another process has it open, and each node needs its own")
         if code == sqlite3.SQLITE_CORRUPT and _is_ours(self._file):
             # It will be no better; what comes is to be kept all the same.
             with suppress(OSError):
@@ -143,34 +184,30 @@ class SqliteCache:
                 return StoreError(f"{self._file}: {exc}; it is {self._file}.spoilt now")
         return StoreError(f"{self._file}: {exc}{_state_of_disk(self._file)}")
 
-    def _load_by_copy(self, read: Callable[[sqlite3.Connection], T]) -> T:
+    def _load_read_only(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Read the file, and the log with it, without a lock: nobody writes to either now."""
         if not os.path.isfile(self._file):
-            raise OSError(f"{self._file} is no file")  # a device may have no end, and the copy would fill the memory
-        with tempfile.TemporaryDirectory(dir=_memory_directory()) as directory:
-            copy = os.path.join(directory, "cache.db")
-            shutil.copyfile(self._file, copy)
-            with suppress(FileNotFoundError):
-                shutil.copyfile(f"{self._file}-wal", f"{copy}-wal")
-            with closing(_connect(copy)) as connection, _transaction(connection):
-                return read(connection)
+            raise OSError(f"{self._file} is no file")  # a pipe would be waited for
+        how = "vfs=unix-none" if os.path.exists(f"{self._file}-wal") else "immutable=1"
+        with closing(_open(self._file, f"mode=ro&{how}")) as connection:
+            # First of all: what is read without it has memory shared, which lies on the disk.
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            _look_at_form(connection)
+            connection.execute("BEGIN")
+            return read(connection)
 
 
-def _memory_directory() -> str | None:
-    """Return where files are in memory: no disk may be there that takes one."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - a directory of its own within
+def _open(file: str, how: str = "mode=rw&vfs=unix-excl") -> sqlite3.Connection:
+    """Return a connection to a file that is there: this process has it for itself, with all of its connections."""
+    # A worker thread is another one each time, but there is one at a time.
+    place = f"file:{quote(os.fsencode(file))}?{how}"
+    return sqlite3.connect(place, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, uri=True)
 
 
 def _connect(file: str) -> sqlite3.Connection:
-    # A worker thread is another one each time, but there is one at a time.
-    connection = sqlite3.connect(file, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    connection = _open(file)
     try:
-        # First of all: what is read without it has memory shared.
-        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        (form,) = connection.execute("PRAGMA user_version").fetchone()
-        if form not in (0, _FORM):
-            raise ValueError(f"is of form {form}, which is none of a cache that this version knows")
-        if form == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
-            raise ValueError("is a database of something else")
+        _look_at_form(connection)
         for setting in _SETTINGS:
             connection.execute(setting)
         with _transaction(connection):
@@ -182,6 +219,14 @@ def _connect(file: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _look_at_form(connection: sqlite3.Connection) -> None:
+    (form,) = connection.execute("PRAGMA user_version").fetchone()
+    if form not in (0, _FORM):
+        raise ValueError(f"is of form {form}, which is none of a cache that this version knows")
+    if form == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+        raise ValueError("is a database of something else")
 
 
 class _transaction:  # noqa: N801 - used like a function; one made by contextlib would cost its generator

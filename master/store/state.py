@@ -136,7 +136,8 @@ class Store(QueueStore, Protocol):
 
 
 class CacheFile(Protocol):
-    """Keeps the cache. Each call is one atomic operation, may take long, and is made in a worker thread, one at a time.
+    """Keeps the cache. Each call is one atomic operation, may take long, and is made in a worker thread, one at a
+    time but for `settle`.
 
     Times of rows are of the clock of whoever calls; kept are Unix seconds, which are `epoch_s` more.
     """
@@ -150,6 +151,9 @@ class CacheFile(Protocol):
         Raise RowsLostError when what was loaded and written before is not there; only what begins with `anew` is
         written then. Raise StoreError.
         """
+
+    def settle(self) -> None:
+        """Have the disk keep what was written; beside the other calls, in a thread of its own. Raise StoreError."""
 
     def close(self) -> None:
         """Let the file go, until the next call."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import structlog
 import trio
 
 from master.queue.policy import Mode
@@ -13,22 +12,20 @@ from master.store import QueueStore, SavedOrder, StoreError
 from master.waiting.keeper import QueueKeeper
 from master.waiting.orders import Order
 from master.waiting.room import WaitingRoom
+from master.write_behind import Logger, Trouble
 
 _STORE_S: Final = 5.0
 _RETRY_S: Final = 10.0
 _FINISH_S: Final = 0.3
 
-Logger = structlog.typing.FilteringBoundLogger
 
-
-class Lasting:
+class Lasting(Trouble):
     """`tell`: hears of what has changed, a kind of event and a line for people."""
 
     def __init__(self, room: WaitingRoom, store: QueueStore, log: Logger, tell: Callable[[str, str], None]) -> None:
+        super().__init__(log, tell)
         self._room = room
         self._store = store
-        self._log = log
-        self._tell = tell
         self._changed = trio.Event()
         self._unsaved = False
         self.keeper = QueueKeeper(
@@ -53,9 +50,9 @@ class Lasting:
             for order in orders:
                 self._log.info("queue_order_restored", queue=order.queue, who=order.who, why=order.why)
         except (StoreError, ValueError) as exc:
-            self._failed("queue_orders_not_read", str(exc))
+            self._fell_short("queue_orders_not_read", str(exc))
         except trio.TooSlowError:
-            self._failed("queue_orders_not_read", f"took more than {_STORE_S:g} s")
+            self._fell_short("queue_orders_not_read", f"took more than {_STORE_S:g} s")
         await self.keeper.restore()
         self._room.adopt_secrets(self.keeper.secrets)
 
@@ -89,16 +86,13 @@ class Lasting:
                 await trio.to_thread.run_sync(self._store.save_orders, orders, abandon_on_cancel=True)
         except (StoreError, trio.TooSlowError) as exc:
             self._unsaved = True
-            self._failed("queue_orders_not_written", str(exc) or f"took more than {_STORE_S:g} s")
+            self._fell_short("queue_orders_not_written", str(exc) or f"took more than {_STORE_S:g} s")
             return False
         except trio.Cancelled:
             self._unsaved = True
             raise
+        self._recovered("queue_orders_written", "what operators want of the queue is kept again")
         return True
-
-    def _failed(self, event: str, error: str) -> None:
-        self._log.error(event, error=error)
-        self._tell(event, error)
 
 
 def _read(saved: SavedOrder) -> Order:

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
+import sqlite3
 import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import msgpack
+import pytest
 
-from tests.end_to_end.conftest import Stage, free_port, wait_for_port
+from master.cache.rows import Changes
+from master.store import SqliteCache, SqliteStore
+from tests.end_to_end.conftest import START_S, Process, Stage, free_port, wait_for_port
+from tests.end_to_end.test_http import get, http
+from tests.master.cache.making import session
+from tests.small_disk import SmallDisk, small_disk
 
 
 class Front:
@@ -71,6 +82,118 @@ def test_sessions_are_there_after_kill_9_also_for_another_front_server(stage: St
     assert process.wait() == 0
 
 
+def make_cache(file: str) -> None:
+    cache = SqliteCache(file)
+    cache.write([Changes([session(ttl_s=1e6)], [], 1, anew=True)], 0.0)
+    cache.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "make"),
+    [
+        ("[cache]\n", make_cache),
+        ("[state]\n[queue]\n[master]\n", lambda file: SqliteStore(file).take_block("turn", 5)),
+    ],
+)
+def test_told_to_stop_while_it_reads_what_was_kept_it_stops_and_leaves_it_as_it_is(
+    text: str, make: Callable[[str], object], stage: Stage
+) -> None:
+    port, file = free_port(), stage.folder / "kept.db"
+    make(str(file))
+    before = file.read_bytes()
+    config = stage.folder / "kept.toml"
+    config.write_text(text.replace("]\n", f']\nfile = "{file}"\n', 1) + f'listen = "127.0.0.1:{port}"\n')
+    with closing(sqlite3.connect(file)) as other:  # it is waited for as a slow disk would be
+        other.execute("BEGIN EXCLUSIVE")
+        process = stage.start("master", "--config", str(config))
+        wait_for_port(port, process)
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0
+    [told] = process.events("stopping")
+    assert told["message"] == "stopping: before what was kept is back: it stays as it is"
+    assert not process.events("listening_too") + process.events("listening")
+    assert file.read_bytes() == before
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "disk") as disk:
+        yield disk
+
+
+class Node:
+    """A node whose cache is kept on a disk that is full or read-only at times."""
+
+    def __init__(self, stage: Stage, disk: SmallDisk) -> None:
+        self._stage = stage
+        self.port, self._http = free_port(), free_port()
+        self._config = stage.folder / "cache.toml"
+        self._config.write_text(
+            f'[cache]\nlisten = "127.0.0.1:{self.port}"\nfile = "{disk.path}/cache.db"\n{http(self._http)}'
+        )
+        self.process = self.start()
+
+    def start(self) -> Process:
+        self.process = self._stage.start("master", "--config", str(self._config))
+        wait_for_port(self.port, self.process)
+        return self.process
+
+    def kill(self) -> None:
+        self.process.signal(signal.SIGKILL)
+        self.process.wait()
+
+    def wait_until(self, *, failing: int) -> None:
+        """Wait until the metric says so; and that all is written, where it can be."""
+        end = time.monotonic() + START_S
+        while True:
+            shown = get(self._http, "/metrics")[1]
+            values = dict(
+                re.findall(r"^lambdamu_cache_(store_failing|unwritten)(?:\{.*\})? (.*)$", shown, re.MULTILINE)
+            )
+            if float(values["store_failing"]) == failing and (failing or not float(values["unwritten"])):
+                return
+            assert time.monotonic() < end, self.process.stderr
+            time.sleep(0.05)
+
+
+def test_a_disk_that_is_full_or_read_only_stops_nobody_and_is_written_when_it_can_be(
+    disk: SmallDisk, stage: Stage
+) -> None:
+    disk.fill()
+    node = Node(stage, disk)
+    with Front(node.port) as front:
+        first = front.ask("Session", "Create", Client="ann", Value=b"first")["Data"]["Session"]
+        node.wait_until(failing=1)
+        disk.empty()
+        node.wait_until(failing=0)
+        assert "(the disk is full)" in node.process.events("cache_not_read")[0]["error"]
+        assert node.process.events("cache_written")
+        disk.fill()
+        front.ask("Session", "Create", Client="large", Value=bytes(200_000))
+        node.wait_until(failing=1)
+        disk.empty()
+        assert front.ask("Session", "Get", Session=first)["Data"]["Value"] == b"first"
+    node.kill()
+
+    disk.remount("ro")
+    node.start()
+    with Front(node.port) as front:
+        assert front.ask("Session", "Get", Session=first)["Data"]["Value"] == b"first"
+        second = front.ask("Session", "Create", Client="bob", Value=b"second")["Data"]["Session"]
+        node.wait_until(failing=1)
+        assert "(the disk is read-only)" in node.process.events("cache_not_written")[0]["error"]
+        disk.remount("rw")
+        node.wait_until(failing=0)
+    node.kill()
+
+    node.start()
+    with Front(node.port) as front:
+        for session_id, value in ((first, b"first"), (second, b"second")):
+            assert front.ask("Session", "Get", Session=session_id)["Data"]["Value"] == value
+    node.process.signal(signal.SIGTERM)
+    assert node.process.wait() == 0
+
+
 def fill(front: Front) -> list[dict[str, Any]]:
     made = [front.ask("Session", "Create", Client=f"client {number}", Value=b"first")["Data"] for number in range(200)]
     last = front.ask("Session", "Set", Session=made[0]["Session"], Value=b"second")
@@ -79,8 +202,8 @@ def fill(front: Front) -> list[dict[str, Any]]:
 
 
 def look(other: Front, made: list[dict[str, Any]]) -> None:
-    for number, session in enumerate(made):
-        found = other.ask("Session", "Get", Session=session["Session"])["Data"]
+    for number, each in enumerate(made):
+        found = other.ask("Session", "Get", Session=each["Session"])["Data"]
         assert found["Client"] == f"client {number}"
         assert found["Value"] == (b"first" if number else b"second")
     other.ask("Session", "Drop", Session=made[1]["Session"])
@@ -91,7 +214,7 @@ def look(other: Front, made: list[dict[str, Any]]) -> None:
 
 def test_six_variables_are_enough_to_run_a_node_in_a_container(stage: Stage) -> None:
     port = free_port()
-    (stage.folder / "secret").write_text("open sesame\n")
+    (stage.folder / "secret").write_text("open sesame 1234\n")
     six = {
         "LAMBDAMU_CACHE__LISTEN": f"0.0.0.0:{port}",
         "LAMBDAMU_CACHE__SECRET_FILE": str(stage.folder / "secret"),
@@ -105,7 +228,7 @@ def test_six_variables_are_enough_to_run_a_node_in_a_container(stage: Stage) -> 
     with Front(port) as front:
         assert front.say("wrong")["Data"]["Code"] == "NotYours"
     with Front(port) as front:
-        assert front.say("open sesame")["Data"] == "Cache"
+        assert front.say("open sesame 1234")["Data"] == "Cache"
         session = front.ask("Session", "Create", Client="ann")["Data"]["Session"]
         assert front.ask("Warm", "Get", Session=session, Type=1)["Data"]["Code"] == "Upstream"
         assert front.ask("Warm", "Get", Session=session, Type=2)["Data"]["Code"] == "NotFound"

@@ -104,6 +104,7 @@ class Desk(LogicalMachine):
                     "Owe": functools.partial(self._owe, fin_cancels=False),
                     "Hold": functools.partial(self._owe, fin_cancels=True),
                     "OweNothing": self._owe_nothing,
+                    "OweFarewell": self._owe_farewell,
                     "Fail": self._fail,
                     "Unpackable": self._unpackable,
                     "Part": self._part,
@@ -124,9 +125,9 @@ class Desk(LogicalMachine):
     def owes(self, data: Any) -> bool:
         return data in self._owed
 
-    def pay(self, data: Any) -> bool:
+    def pay(self, data: Any, kind: Callable[[list[Message]], list[Message]] = list) -> bool:
         """Give the answer owed for `data`; return whether anybody waited for it."""
-        return self._owed.pop(data).answer([Message("Desk", "Value", "Owe", data)])
+        return self._owed.pop(data).answer(kind([Message("Desk", "Value", "Owe", data)]))
 
     def _owe(self, message: Message, now: float, peer: Peer, *, fin_cancels: bool) -> Later:
         later = Later(cancelled=functools.partial(self._gave_up, message.data), fin_cancels=fin_cancels)
@@ -140,6 +141,11 @@ class Desk(LogicalMachine):
     def _owe_nothing(self, message: Message, now: float, peer: Peer) -> Later:
         later = Later()
         later.answer([Message("Desk", "Value", "OweNothing", message.data)])
+        return later
+
+    def _owe_farewell(self, message: Message, now: float, peer: Peer) -> Later:
+        later = Later()
+        later.answer(Farewell(self._echo(message, now, peer)))
         return later
 
     def _echo(self, message: Message, now: float, peer: Peer) -> Sequence[Message]:

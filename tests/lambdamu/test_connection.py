@@ -19,6 +19,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from lambdamu.datapack import encode
 from lambdamu.errors import LocalProtocolError
 from lambdamu.messages import Message
+from lambdamu.objects import Farewell
 from lambdamu.port import Ending
 from lambdamu.stream_server import StreamServer
 from lambdamu.testing import SOCKET_SETTLE_S, at_random, every_byte, virtual_clock, whole
@@ -841,6 +842,25 @@ async def test_after_a_farewell_nothing_is_answered_and_the_connection_ends_well
     assert port.ledger.endings == [Ending.REFUSED]
     assert port.desk.asked == [1, 2, "bye"]
     assert len(port.desk.gone) == 1
+
+
+@pytest.mark.parametrize("name", ["Owe", "OweFarewell"])
+async def test_an_owed_answer_may_be_a_farewell(
+    make_port: MakePort, nursery: trio.Nursery, clock: MockClock, name: str
+) -> None:
+    port = make_port()
+    peer = port.meet(nursery)
+    ask = [Message("Desk", "Get", "Echo", number) for number in (1, 2, 3)]
+    await peer.send_while_taken(encode([ask[0], Message("Desk", "Event", name, "bye"), ask[1]]) + encode(ask[2:]))
+    if name == "Owe":
+        await port.until(lambda: port.desk.owes("bye"))
+        assert port.desk.pay("bye", Farewell)
+    assert await peer.last_data() == [[1, "bye"]]
+    await peer.finish()
+    await port.over()
+    assert port.ledger.endings == [Ending.REFUSED]
+    assert port.desk.asked == [1, "bye"]
+    assert port.desk.given_up == []
 
 
 async def test_a_farewell_is_sent_whole_and_to_those_who_half_close_too(

@@ -128,6 +128,7 @@ async def test_each_bound_is_shown_by_how_much_of_it_is_used(autojump_clock: obj
             "cache_workers": 1,
             "cache_queue": 0.5,
             "cache_waiting": 0.25,
+            "cache_strangers": 0,
             "cache_flights": 2 / house.warm.policy.flights,
         }
 

@@ -223,7 +223,9 @@ def test_a_client_is_known_again_by_its_id_and_heard_on_where_it_was_sent() -> N
     assert [verdict for _, verdict in answers.accused_of] == [Verdict.COUNTED]
 
 
-@pytest.mark.parametrize("why", ["Full", "TurnMissing", "TurnUsed", "TurnForeign", "TurnExpired"])
+@pytest.mark.parametrize(
+    "why", ["Full", "TurnMissing", "TurnUsed", "TurnForeign", "TurnExpired", "NoStore", "NotYours"]
+)
 def test_a_backend_that_works_and_lets_nobody_in_is_not_accused_and_nobody_without_an_id_is_heard(why: str) -> None:
     master, answers = make_master(5, 5)
     place = ask(master, {"Client": "ann"})["Data"]

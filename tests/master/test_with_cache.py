@@ -118,7 +118,7 @@ async def test_beside_the_pool_data_are_warm_when_the_client_comes_and_it_comes_
 
 
 async def test_the_cache_of_another_node_is_told_and_sends_nobody_back(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("open sesame\n")
+    (tmp_path / "secret").write_text("open sesame 1234\n")
     async with products() as upstream, FakeBackend(Script(users=10)) as one, FakeBackend(Script(users=9)) as other:
         secret = f'secret_file = "{tmp_path}/secret"\n'
         async with running(f'{CACHE}{secret}upstream = ["{upstream}"]\n{WARM}') as (cache, places):

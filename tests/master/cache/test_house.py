@@ -95,7 +95,10 @@ def test_the_secret_comes_from_a_file_of_one_line(tmp_path: Path) -> None:
     (tmp_path / "f.toml").write_text('[cache]\nlisten = "0.0.0.0:0"\nsecret_file = "secret"\n')
     with pytest.raises(ConfigError, match="secret_file"):
         load(tmp_path / "f.toml")
-    (tmp_path / "secret").write_text("open sesame\n")
+    (tmp_path / "secret").write_text("open sesame 123\n")
+    with pytest.raises(ConfigError, match=r"secret_file: .*secret: the line must be from 16 to 256 bytes long"):
+        load(tmp_path / "f.toml")
+    (tmp_path / "secret").write_text("open sesame 1234\n")
     config = load(tmp_path / "f.toml")
     assert config.cache is not None
     assert config.cache.secret_file == str(tmp_path / "secret")

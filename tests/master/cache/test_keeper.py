@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from lambdamu.testing import run_virtual, virtual_clock
 from master.cache.bounds import StorePolicy
-from master.cache.keeper import CacheKeeper
+from master.cache.keeper import CacheKeeper, Pace
 from master.cache.leases import Lease
 from master.cache.rows import Changes, Key, Row, Table
 from master.cache.store import CacheStore
@@ -45,6 +45,12 @@ class Disk(SlowDisk):
         self.lost = False
         self.writes = 0
         self.closed = False
+        self.settles = SlowDisk()
+        self.settled = 0
+
+    def settle(self) -> None:
+        with self.settles:
+            self.settled = self.writes
 
     def load(self, epoch_s: float) -> SavedCache:
         with self:
@@ -186,6 +192,60 @@ async def test_commits_are_few_one_at_a_time_and_none_on_the_loop(autojump_clock
         writes = disk.writes
         await trio.sleep(5.0)
         assert disk.writes == writes, "nothing has changed"
+
+
+@pytest.mark.parametrize(
+    ("takes", "begins"),
+    [
+        pytest.param([0.0, 0.0], [0.1, 0.2], id="at once"),
+        pytest.param([0.03, 0.03], [0.07, 0.14], id="each ends 0.1 s after the one before has begun"),
+        pytest.param([0.2, 0.08, 0.0, 0.0], [0.05, 0.1, 0.15, 0.2], id="half of the time is left for what changes"),
+        pytest.param([0.04, 0.01, 0.01], [0.06, 0.124, 0.1916], id="what took long now and then is reckoned with"),
+    ],
+)
+def test_a_commit_is_to_end_so_soon_after_the_last_one_began(takes: list[float], begins: list[float]) -> None:
+    pace, began, found = Pace(0.1), 0.0, []
+    for takes_s in takes:
+        began = pace.next(began, began + takes_s)
+        found.append(began)
+    assert found == pytest.approx(begins)
+
+
+async def test_no_commit_waits_until_the_disk_has_kept_the_one_before(autojump_clock: object) -> None:
+    disk = Disk()
+    node = Node(disk)
+    try:
+        async with running(node):
+            disk.settles.held.clear()
+            for name in ("a", "b", "c"):
+                node.put_sessions(name)
+                await trio.sleep(1.0)
+                assert node.keeper.unwritten == 0
+            assert disk.settled < disk.writes
+            assert disk.settles.most_at_once == 1
+            disk.settles.held.set()
+            await trio.sleep(1.0)
+            assert disk.settled == disk.writes
+            assert node.told == []
+    finally:
+        disk.settles.held.set()
+
+
+async def test_a_disk_that_does_not_keep_what_it_took_is_told_of_once(autojump_clock: object) -> None:
+    disk = Disk()
+    node = Node(disk)
+    async with running(node):
+        disk.settles.full = True
+        for name in ("a", "b", "c"):
+            node.put_sessions(name)
+            await trio.sleep(5.0)
+        assert node.keeper.failing
+        assert disk.names() == ["a", "b", "c"]
+        assert node.told == [("cache_not_written", "the disk is full")]
+        disk.settles.full = False
+        await trio.sleep(5.0)
+        assert not node.keeper.failing
+        assert disk.settled == disk.writes
 
 
 async def test_what_comes_while_it_is_written_is_in_the_next_commit(autojump_clock: object) -> None:

@@ -213,6 +213,41 @@ async def test_who_may_not_ask_holds_neither_much_memory_nor_a_connection_for_lo
         assert await session_of(caller)
 
 
+async def test_strangers_hold_a_part_of_the_connections_and_who_says_the_secret_always_gets_in(
+    autojump_clock: object,
+) -> None:
+    guard = Guard("secret")
+    secret = Message("Auth", "Set", "UserMail", "secret")
+    async with port_of(make_service(guard=guard), knows=guard.lets_in, connections=64) as (port, connect):
+        fronts = [connect() for _ in range(3)]
+        for front in fronts:
+            await front.send(secret)
+            assert await front.hear()
+        strangers = []
+        for _ in range(5):
+            for _ in range(9):
+                strangers.append(connect())
+                await trio.testing.wait_all_tasks_blocked()
+            fronts.append(connect())
+            await trio.sleep(0.5)
+            await fronts[-1].send(secret)
+            assert await fronts[-1].hear()
+        assert (port.strangers, port.most_strangers) == (15, 16)
+        assert (port.connections, port.put_out) == (23, 30)
+        for stranger in strangers[:30]:
+            assert await stranger.hear() is None
+        for front in fronts:
+            assert await session_of(front)
+
+
+async def test_where_all_may_ask_nobody_is_a_stranger(autojump_clock: object) -> None:
+    async with port_of(make_service(), connections=4) as (port, connect):
+        callers = [connect() for _ in range(4)]
+        for caller in callers:
+            assert await session_of(caller)
+        assert (port.strangers, port.put_out) == (0, 0)
+
+
 async def test_a_peer_that_half_closes_gets_what_it_is_owed(autojump_clock: object) -> None:
     warm = FakeWarm()
     async with port_of(make_service(warm)) as (_, connect):

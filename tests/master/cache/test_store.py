@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 
 from master.cache.bounds import Refused, StorePolicy, Why
@@ -152,6 +153,36 @@ def test_the_sessions_of_a_client_are_listed() -> None:
     assert [row.key for row in store.by_client(6.0, Table.SESSION, "ann", 9)] == [("b",), ("a",)]
     assert [row.key for row in store.by_client(6.0, Table.SESSION, "ann", 1)] == [("b",)]
     assert [row.key for row in store.by_client(6.0, Table.CACHE, "ann", 9)] == [("a", "k")]
+
+
+def test_one_session_too_many_of_a_client_ends_that_of_his_which_was_used_last_the_longest_ago() -> None:
+    store = store_of(session("a"), session("b"), session("c", ttl_s=5.0), entry(name="b"), sessions_per_client=3)
+    store.put(1.0, session("bob's", client="bob"))
+    store.touch(2.0, Table.SESSION, ("a",))
+    store.put(6.0, session("d"))
+    assert has(store, 6.0, session("a"), session("b"), session("d")) == [True] * 3, "the dead do not count"
+    store.put(7.0, session("a"))
+    assert has(store, 7.0, session("b")) == [True], "it was there"
+    store.put(8.0, session("e"))
+    names = [row.session for row in store.by_client(8.0, Table.SESSION, "ann", 9)]
+    assert names == ["e", "d", "a"]
+    assert (store.counts(Table.SESSION).evicted, store.counts(Table.CACHE).evicted, len(store)) == (1, 1, 4)
+
+
+def test_who_logs_in_again_and_again_fills_no_memory_and_takes_no_time() -> None:
+    store = store_of(sessions_per_client=20, max_bytes=2**20)
+    for number in range(2_000):
+        assert store.put(number / 1e3, session(f"s{number}")) is None
+        assert len(store) <= 20
+    assert store.counts(Table.SESSION) == attrs.evolve(store.counts(Table.SESSION), rows=20, evicted=1980, refused=0)
+
+
+def test_of_what_is_put_back_a_client_has_no_more_sessions_than_now_allowed() -> None:
+    store = CacheStore(StorePolicy(sessions_per_client=2))
+    rows = [session(name, updated_at=at) for name, at in (("a", 3.0), ("b", 1.0), ("c", 2.0), ("d", 0.0))]
+    assert store.restore(5.0, rows) == 2
+    assert has(store, 5.0, *rows) == [True, False, True, False]
+    assert store.take_changes(9).gone == [(Table.SESSION, ("b",)), (Table.SESSION, ("d",))]
 
 
 # Leases.

@@ -32,7 +32,7 @@ ROWS = st.one_of(
     st.builds(device, NAMES, NAMES, TTLS),
 )
 PLACES = ROWS.map(lambda row: (row.table, row.key))
-POLICY = StorePolicy(max_bytes=9_000, max_value_bytes=4_000, max_entries=2, max_leases=3)
+POLICY = StorePolicy(max_bytes=9_000, max_value_bytes=4_000, max_entries=2, max_leases=3, sessions_per_client=2)
 
 
 class Machine(RuleBasedStateMachine):
@@ -98,6 +98,11 @@ class Machine(RuleBasedStateMachine):
         if place not in self.rows:
             self.came = [*(other for other in self.came if other != place), place]
         self.rows[place] = row._replace(updated_at=self.now)
+        those = [self.rows[at] for at in self.came if at[0] is Table.SESSION and self.rows[at].client == row.client]
+        if row.table is Table.SESSION and len(those) > POLICY.sessions_per_client:
+            oldest = min(those, key=lambda other: other.updated_at)
+            del self.rows[Table.SESSION, oldest.key]
+            self.end_entries(oldest.session)
 
     def end_entries(self, name: str) -> None:
         self.rows = {

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import stat
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from master.cache.rows import Changes, Key, Row, Table
-from master.store import RowsLostError, SavedCache, SqliteCache, SqliteStore, State, StoreBusyError, StoreError
+from master.store import RowsLostError, SavedCache, SqliteCache, SqliteStore, State, StoreError
 from tests.master.cache.making import device, entry, session, warm
+from tests.small_disk import SmallDisk, small_disk
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
@@ -87,6 +90,22 @@ def test_what_was_written_outlives_the_process(
     assert saved.fence == max((commit[-1].fence for commit in commits), default=0)
 
 
+def test_the_log_is_carried_over_and_grows_no_further(tmp_path: Path) -> None:
+    file = file_in(tmp_path)
+    log = file.with_name("cache.db-wal")
+    cache = opened(file)
+    rows = [session(f"s{n:05}") for n in range(2_000)]
+    sizes = []
+    for version in range(30):
+        put(cache, *(row._replace(version=version) for row in rows))
+        cache.settle()
+        sizes.append(log.stat().st_size)
+    assert max(sizes) < 8 * sizes[0], "after the fifth it begins anew"
+    for path in (file, log):  # as a process that was killed leaves it
+        shutil.copy(path, tmp_path / f"killed{path.name}")
+    assert sorted(kept(tmp_path / "killedcache.db")) == [row._replace(version=29) for row in rows]
+
+
 def test_times_are_kept_by_the_clock_on_the_wall(tmp_path: Path) -> None:
     cache = opened(file_in(tmp_path))
     cache.write([Changes([session(updated_at=5.0)], [], 1)], 1e9)
@@ -116,8 +135,11 @@ def test_a_commit_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
 def test_nobody_else_opens_it_meanwhile_and_later_it_can_be(tmp_path: Path) -> None:
     cache = opened(file_in(tmp_path))
     put(cache, session())
-    with pytest.raises(StoreBusyError):
-        SqliteCache(str(file_in(tmp_path))).load(0.0)
+    other = f"from master.store import SqliteCache; SqliteCache({str(file_in(tmp_path))!r}).load(0.0)"
+    told = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=False).stderr
+    assert told.splitlines()[-1].endswith(
+        f"StoreBusyError: {file_in(tmp_path)}: another process has it open, and each node needs its own"
+    )
     cache.close()
     assert kept(file_in(tmp_path)) == [session()]
 
@@ -281,44 +303,13 @@ def test_where_no_file_can_be_it_is_an_error(tmp_path: Path, name: str) -> None:
 # Disks that take nothing.
 
 
-class Disk:
-    """A file system of its own, of one MiB."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def fill(self) -> None:
-        with (self.path / "ballast").open("wb", buffering=0) as ballast:
-            try:
-                while ballast.write(bytes(4096)):
-                    pass
-            except OSError:
-                return
-
-    def empty(self) -> None:
-        (self.path / "ballast").unlink()
-
-    def remount(self, how: str) -> None:
-        _run("mount", "-o", f"remount,{how}", str(self.path))
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True)
-
-
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    path = tmp_path / "disk"
-    path.mkdir()
-    try:
-        _run("mount", "-t", "tmpfs", "-o", "size=1m", "none", str(path))
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("nothing can be mounted here")
-    yield Disk(path)
-    _run("umount", str(path))
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "disk") as disk:
+        yield disk
 
 
-def test_a_full_disk_is_an_error_and_all_is_there_when_it_has_room(disk: Disk) -> None:
+def test_a_full_disk_is_an_error_and_all_is_there_when_it_has_room(disk: SmallDisk) -> None:
     file = file_in(disk.path)
     cache = opened(file)
     put(cache, session("a"))
@@ -332,7 +323,7 @@ def test_a_full_disk_is_an_error_and_all_is_there_when_it_has_room(disk: Disk) -
     assert sorted(row.session for row in kept(file)) == ["a", "c"]
 
 
-def test_a_disk_that_is_full_at_the_start_is_read_all_the_same(disk: Disk) -> None:
+def test_a_disk_that_is_full_at_the_start_is_read_all_the_same(disk: SmallDisk) -> None:
     file = file_in(disk.path)
     first = opened(file)
     put(first, session("a"))
@@ -352,7 +343,7 @@ def test_a_disk_that_is_full_at_the_start_is_read_all_the_same(disk: Disk) -> No
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_disk_that_takes_no_writes_is_read_and_written_when_it_does(disk: Disk, killed: bool) -> None:
+def test_a_disk_that_takes_no_writes_is_read_and_written_when_it_does(disk: SmallDisk, killed: bool) -> None:
     file = file_in(disk.path)
     first = opened(file)
     put(first, session("a"))
@@ -372,7 +363,7 @@ def test_a_disk_that_takes_no_writes_is_read_and_written_when_it_does(disk: Disk
     assert sorted(row.session for row in kept(file)) == ["a", "c"]
 
 
-def test_a_disk_that_becomes_read_only_is_an_error(disk: Disk) -> None:
+def test_a_disk_that_becomes_read_only_is_an_error(disk: SmallDisk) -> None:
     cache = opened(file_in(disk.path))
     put(cache, session("a"))
     cache.close()
@@ -411,10 +402,8 @@ def test_a_file_with_what_the_store_cannot_take_is_not_read_and_written_anew(tmp
     assert kept(file) == [session("b")]
 
 
-def test_what_is_no_file_is_not_copied_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def copy(*_: object) -> None:
-        raise AssertionError("a device may have no end")
-
-    monkeypatch.setattr("shutil.copyfile", copy)
-    with pytest.raises(StoreError, match=r"^/dev/full: "):
-        SqliteCache("/dev/full").load(0.0)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/full", path)])
+def test_what_is_no_file_is_an_error_and_not_waited_for(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(file_in(tmp_path))
+    with pytest.raises(StoreError, match=r"cache\.db: "):
+        SqliteCache(str(file_in(tmp_path))).load(0.0)
