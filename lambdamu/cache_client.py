@@ -12,6 +12,7 @@ when they are done twice, and of that a session may be left that nobody knows an
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
@@ -22,29 +23,11 @@ import trio
 
 from lambdamu.address import Address
 from lambdamu.answers import Failure, read_task
+from lambdamu.cache_answers import read_answer
 from lambdamu.client_tls import Tls
 from lambdamu.datapack import WireLimits, encode, encode_alone
-from lambdamu.errors import (
-    CacheError,
-    CacheRefusedError,
-    CacheUnavailableError,
-    LinkError,
-    RemoteProtocolError,
-    SessionGoneError,
-)
-from lambdamu.messages import (
-    AUTH,
-    USER_MAIL,
-    USER_NAME,
-    Code,
-    Command,
-    LinkFault,
-    Message,
-    Transport,
-    as_count,
-    as_map,
-    as_text,
-)
+from lambdamu.errors import CacheRefusedError, CacheUnavailableError, LinkError, RemoteProtocolError
+from lambdamu.messages import AUTH, USER_MAIL, USER_NAME, Command, LinkFault, Message, as_map, as_text
 from lambdamu.resolver import Resolver
 from lambdamu.retry import Backoff
 from lambdamu.tcp_client import TCPClient
@@ -52,8 +35,6 @@ from lambdamu.tcp_client import TCPClient
 _TRIES: Final = 2
 """So often a question is put at most: one that ends connections shall not do so for others without end."""
 _WRITE_BYTES: Final = 65536
-_NO_BETTER: Final = frozenset({Transport.TOO_BIG, Transport.VERSION})
-"""Failures of the transport that the same question meets with each time."""
 
 
 @attrs.frozen
@@ -77,8 +58,19 @@ class _Asked:
     tries: int = 0
     heard: int = 0
     """So much the service had said when it was sent."""
+    until: float = math.inf
+    """Later it is not sent any more."""
     answer: Message | None = None
     done: trio.Event = attrs.field(factory=trio.Event)
+
+
+@attrs.define
+class Told:
+    """What came of that which was said and has no answer. `late`: there was no connection in time; `lost`: it broke."""
+
+    sent: int = 0
+    late: int = 0
+    lost: int = 0
 
 
 class CacheClient:
@@ -104,6 +96,8 @@ class CacheClient:
         self._tls = tls
         self._told = told
         self._rng = rng or random.Random()
+        self.connected = False
+        self.said: Final = Told()
         self._resolver = Resolver()
         self._numbers = count(1)
         self._asked: dict[str, _Asked] = {}
@@ -133,18 +127,24 @@ class CacheClient:
             del self._asked[request]
             sent = self._unsent.pop(request, None) is None
         if asked.answer is not None:
-            return _read(asked.answer)
+            return read_answer(asked.answer)
         if sent and not asked.done.is_set() and self._heard == asked.heard:
             self._scope.cancel()  # nothing was said there all the time: the next connection may be better
             self._say(f"the cache {self.address} is silent")
         raise CacheUnavailableError(self._why or f"the cache {self.address} did not answer within {within_s:g} s")
 
-    def tell(self, thing: str, name: str, **data: Any) -> None:
-        """Say what has no answer, which is Warm.AppStart; where it is not heard it is lost.
+    def tell(self, thing: str, name: str, *, within_s: float = math.inf, **data: Any) -> None:
+        """Say what has no answer (Warm.AppStart), within so many seconds or never; `said` counts what came of it.
 
         Raise CacheUnavailableError where too much waits to be said.
         """
-        self._put(thing, name, data)
+        _, told = self._put(thing, name, data)
+        told.until = trio.current_time() + within_s
+
+    @property
+    def waiting(self) -> int:
+        """How much is to be sent yet."""
+        return len(self._unsent)
 
     async def run(self) -> None:
         """Keep a connection, until cancelled."""
@@ -184,12 +184,14 @@ class CacheClient:
         try:
             await self._introduce(client)
             self._say(None)
+            self.connected = True
             ended: list[LinkError | RemoteProtocolError] = []
             async with trio.open_nursery() as nursery:
                 for task in (self._send, self._receive):
                     nursery.start_soon(self._until_broken, task, client, ended, nursery.cancel_scope)
             raise ended[0]
         finally:
+            self.connected = False
             self._lose()
             await client.aclose()
 
@@ -222,17 +224,29 @@ class CacheClient:
     async def _send(self, client: TCPClient) -> None:
         while True:
             await self._filled.wait()
-            out, size = [], 0
-            while self._unsent and size < _WRITE_BYTES:
-                asked = self._unsent.pop(next(iter(self._unsent)))
-                asked.tries += 1
-                asked.heard = self._heard
-                out.append(asked.packed)
-                size += len(asked.packed)
+            out, told = self._take(trio.current_time())
             if not self._unsent:
                 self._filled = trio.Event()
             if out:
-                await client.send(b"".join(out), within_s=self._policy.within_s)
+                self.said.lost += told  # until they are sent, which may be cut short
+                await client.send(out, within_s=self._policy.within_s)
+                self.said.lost -= told
+                self.said.sent += told
+
+    def _take(self, now: float) -> tuple[bytes, int]:
+        """Return what is sent next, and how many in it have no answer."""
+        out, told = bytearray(), 0
+        while self._unsent and len(out) < _WRITE_BYTES:
+            request = next(iter(self._unsent))
+            asked = self._unsent.pop(request)
+            if now > asked.until:
+                self.said.late += 1
+                continue
+            asked.tries += 1
+            asked.heard = self._heard
+            out += asked.packed
+            told += request not in self._asked
+        return bytes(out), told
 
     async def _receive(self, client: TCPClient) -> None:
         while True:
@@ -264,26 +278,3 @@ class CacheClient:
         if why != self._why:
             self._told(why)
         self._why = why
-
-
-def _read(answer: Message) -> Mapping[Any, Any]:
-    """Return the Data of an answer. Raise CacheError where it says no."""
-    header, data = as_map(answer.header) or {}, as_map(answer.data) or {}
-    number, text = as_count(header.get("Error")), as_text(data.get("Text")) or "it did not say why"
-    if number is None:
-        raise CacheUnavailableError("the cache gave an answer without an Error in its Header")
-    if number:
-        raise _failure(number, text, data.get("RetryAfter"))
-    if not header.get("DataError"):
-        return data
-    code = as_text(data.get("Code")) or "Error"
-    raise (SessionGoneError if code == Code.SESSION_GONE else CacheRefusedError)(code, text)
-
-
-def _failure(number: int, text: str, retry_after_s: Any) -> CacheError:
-    known = number in list(Transport)
-    word = Transport(number).name.title().replace("_", "") if known else f"Error {number}"
-    if known and Transport(number) in _NO_BETTER:
-        return CacheRefusedError(word, text)
-    after_s = float(retry_after_s) if type(retry_after_s) in (int, float) else None
-    return CacheUnavailableError(f"{word}: {text}", after_s)

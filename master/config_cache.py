@@ -40,7 +40,7 @@ class CacheNodeConfig:
     app_starts_per_network_per_s: float = 20.0
     """Devices of one network of clients that it is told of, in the long run."""
     length: int = 1000
-    """Devices that wait to be told; beyond that the first of them is dropped."""
+    """Devices that wait to be told; one more is dropped."""
 
 
 @attrs.frozen

@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from lambdamu.cache_client import _read
+from lambdamu.cache_answers import read_answer
 from lambdamu.errors import CacheUnavailableError
 from lambdamu.messages import CACHE, SESSION, Command, Message
 from lambdamu.objects import Later, Peer
@@ -38,12 +38,12 @@ class DirectCache:
         question = Message(thing, Command.EVENT, name, data, {"Request": str(next(self._numbers))})
         reply = self._service.handle(question, trio.current_time(), PEER)
         if not isinstance(reply, Later):
-            return _read(reply[0])
+            return read_answer(reply[0])
         answers: list[Message] = []
         came = trio.Event()
         reply.attach(lambda messages: (answers.extend(messages), came.set())[0])
         await came.wait()
-        return _read(answers[0])
+        return read_answer(answers[0])
 
     async def backend(self, session: str) -> bytes:
         """Return what stands with a session as its backend."""
