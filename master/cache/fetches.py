@@ -28,6 +28,9 @@ _WRITE_S: Final = 0.5
 """A lease, and a worker, outlast the deadline of a fetch by so much."""
 _LATE_S: Final = _WRITE_S / 2
 """An upstream that does not end by itself when its time is over is cut off so much later."""
+_LEAST_SHARE: Final = 0.05
+"""Of its lifetime, what a fetch has for the upstream at least: a call that is begun with less is mostly in vain, and
+would be told on an upstream that is only slow."""
 _LOOK_S: Final = (0.01, 0.1)
 """How soon it is looked whether another instance has fetched, at first and at last."""
 _REFUSED: Final = {
@@ -161,7 +164,8 @@ class Fetches:
         within_s = flight.kind.lifetime_s
         entry = _Entry(flight, priority, trio.current_time() + within_s)
         work, out = partial(self._work, entry), partial(self._out, entry)
-        self._broker.submit(flight.kind.kind, priority, within_s + _WRITE_S, work, out, needs_s=_WRITE_S)
+        needs_s = _WRITE_S + _LEAST_SHARE * within_s
+        self._broker.submit(flight.kind.kind, priority, within_s + _WRITE_S, work, out, needs_s=needs_s)
 
     def _out(self, entry: _Entry, result: Refusal | None) -> None:
         """Hear that the broker has done with an entry; a flight that stands there no more in any way is over."""

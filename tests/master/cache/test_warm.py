@@ -228,6 +228,23 @@ async def test_a_full_queue_is_told_at_once_and_so_is_one_that_took_too_long(aut
         assert (answers[3][0].why, answers[3][1]) == (Why.FULL, 0.0)
 
 
+async def test_no_call_is_begun_that_has_hardly_any_time_left(autojump_clock: object) -> None:
+    async with house(workers=1, types=kinds(lifetime_s=10.0)) as made:
+        made.upstream.delay_s = 9.8
+        session, answers = made.log_in("ann"), {}
+
+        async def one(number: int) -> None:
+            answers[number] = await ask(made, session, number)
+
+        async with trio.open_nursery() as nursery:
+            for number in (1, 2):
+                nursery.start_soon(one, number)
+                await trio.testing.wait_all_tasks_blocked()
+        assert isinstance(answers[1][0], Warm)
+        assert (answers[2][0].why, answers[2][1]) == (Why.EXPIRED, pytest.approx(9.5))
+        assert made.upstream.total == 1
+
+
 async def test_at_most_so_many_data_are_awaited_at_once(autojump_clock: object) -> None:
     async with house(policy=WarmPolicy(flights=2)) as made:
         session, answers = made.log_in("ann"), []
