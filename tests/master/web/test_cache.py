@@ -28,6 +28,7 @@ from tests.master.web.test_queue import documented
 
 ALONE = """
 [cache]
+sessions_per_client = 0
 listen = "127.0.0.1:0"
 upstream = ["127.0.0.1:9"]
 [[cache.warm]]
