@@ -32,6 +32,7 @@ _LEAST_PAUSE_S: Final = 0.05
 class _Held:
     """The session of a connection. `placed`: the backend stands with it."""
 
+    client: str
     session: str
     ttl_s: float
     placed: bool = False
@@ -65,6 +66,12 @@ class Sessions:
         if held is not None:
             held.scope.cancel()
 
+    def entered_without(self, peer: Peer, client: str) -> None:
+        """Hear that `client` is logged in there and has no session: that of another user is not his."""
+        held = self._held.get(peer)
+        if held is not None and held.client != client:
+            self.forget(peer)
+
     async def _enter(
         self, peer: Peer, client: str, session: str, reply: Callable[[Entered], Sequence[Message]]
     ) -> Sequence[Message]:
@@ -76,6 +83,7 @@ class Sessions:
             return reply(exc)
         with suppress(CacheError):  # it is tried again
             await self._place(held)
+        await trio.lowlevel.checkpoint_if_cancelled()  # it may have gone in the moment of the answer
         self.forget(peer)
         self._held[peer] = held
         self._nursery.start_soon(self._keep, held)
@@ -87,7 +95,7 @@ class Sessions:
         else:
             found = await self._cache.ask(SESSION, "Create", Client=client)
         try:
-            return _Held(str(found["Session"]), float(found["TTL"]))
+            return _Held(client, str(found["Session"]), float(found["TTL"]))
         except (KeyError, TypeError, ValueError):
             raise CacheUnavailableError("the cache gave an answer without a Session and its TTL") from None
 

@@ -40,6 +40,10 @@ class Keeper(Protocol):
         """
         ...
 
+    def entered_without(self, peer: Peer, client: str) -> None:
+        """Hear that `client` is logged in on a connection, and has no session."""
+        ...
+
     def forget(self, peer: Peer) -> None: ...
 
 
@@ -193,13 +197,14 @@ class Auth(LMObject):
         task = self._users.admit(peer, mail)
         if task is None:
             return [error(message, Code.FULL, "this backend has as many users as it can take")]
+        client = said[USER_NAME]
         if session is None or self._keeper is None or probes:
-            return self._let_in(message, peer, task)
-        reply = partial(self._entered, message, peer, task, mail, was_in)
-        return self._keeper.enter(peer, said[USER_NAME], session, reply)
+            return self._let_in(message, peer, task, client)
+        reply = partial(self._entered, message, peer, task, client, mail, was_in)
+        return self._keeper.enter(peer, client, session, reply)
 
     def _entered(
-        self, message: Message, peer: Peer, task: str, mail: str, was_in: bool, entered: Entered
+        self, message: Message, peer: Peer, task: str, client: str, mail: str, was_in: bool, entered: Entered
     ) -> Sequence[Message]:
         """Answer somebody whose session is known now: he had a place meanwhile."""
         if isinstance(entered, CacheError) or (entered is None and not mail):
@@ -211,14 +216,17 @@ class Auth(LMObject):
                 text = "sessions cannot be had now; keep yours, and try again"
                 return _farewell(message, Code.NO_STORE, text)
             task = ""
-        elif isinstance(answer := self._let_in(message, peer, task), Farewell):
+        elif isinstance(answer := self._let_in(message, peer, task, client if entered is None else None), Farewell):
             return answer
         return [Message(AUTH, Command.VALUE, TASK_OBJECT, task), Message(AUTH, Command.VALUE, SESSION, entered)]
 
-    def _let_in(self, message: Message, peer: Peer, task: str) -> Sequence[Message]:
+    def _let_in(self, message: Message, peer: Peer, task: str, sessionless: str | None) -> Sequence[Message]:
+        """Answer somebody who is in; `sessionless`: his name, where he has no session."""
         if self._gate is not None and peer in self._users and (fault := self._gate.pay(peer)):
             self._users.forget(peer)
             return _farewell(message, fault.code, fault.text)
+        if sessionless is not None and self._keeper is not None:
+            self._keeper.entered_without(peer, sessionless)
         return [Message(AUTH, Command.VALUE, TASK_OBJECT, task)]
 
     def _show(self, message: Message, now: float, peer: Peer) -> Reply:  # noqa: ARG002 - the form of an action

@@ -43,6 +43,13 @@ class Index:
         else:
             self._keys[text] = {there: None, key: None}
 
+    def come_again(self, text: str, key: Key) -> None:
+        """Have a key that is there be the one that was added last."""
+        there = self._keys[text]
+        if isinstance(there, dict):
+            del there[key]
+            there[key] = None
+
     def discard(self, text: str, key: Key) -> None:
         there = self._keys.get(text)
         if isinstance(there, dict):
@@ -91,6 +98,9 @@ class Shelf:
             self.bytes += cost - slot.cost
             slot.cost = cost
             self.renew(slot, row)
+            if self.table is Table.DEVICE:  # bound at each login: who has just used it counts first
+                self.by_client.come_again(row.client, row.key)
+                self.by_first.come_again(str(row.key[0]), row.key)
             return
         self.slots[row.key] = slot = Slot(row, cost)
         self.bytes += cost

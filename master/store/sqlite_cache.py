@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import quote
@@ -59,7 +60,9 @@ _MOST_PAGES: Final = 32768
 _CARRY_OVER: Final = "PRAGMA wal_checkpoint(PASSIVE)"
 _PAGE_BYTES: Final = 4096
 _LOAD: Final = """SELECT tab, key1, key2, key3, value, client, session, version, type, updated_at - ?, ttl_s, fence
-    FROM row ORDER BY tab DESC"""
+    FROM row"""
+_TABLE: Final = attrgetter("table")
+_UPDATED_AT: Final = attrgetter("updated_at")
 _SPOILT: Final = """SELECT 1 FROM row WHERE typeof(value) != 'blob' OR typeof(client) != 'text'
     OR typeof(session) != 'text' OR typeof(version) != 'integer' OR typeof(type) != 'integer'
     OR typeof(updated_at) != 'real' OR typeof(ttl_s) != 'real' OR typeof(fence) != 'integer' LIMIT 1"""
@@ -292,6 +295,9 @@ def _load(connection: sqlite3.Connection, epoch_s: float) -> tuple[SavedCache, i
         raise ValueError("one of its rows is none")
     numbers = _numbers(connection)
     rows = [_to_row(*found) for found in connection.execute(_LOAD, (epoch_s,))]
+    # By SQLite it would want memory, or room on a disk. Who came last is asked for first, also after a restart.
+    rows.sort(key=_UPDATED_AT)
+    rows.sort(key=_TABLE, reverse=True)
     if any(row.fence >= _MOST_NUMBER for row in rows):
         raise ValueError("one of its fences is none")
     return SavedCache(rows, numbers["fence"]), numbers["commit"]

@@ -308,3 +308,36 @@ async def test_a_screen_needs_a_session_that_is_there_and_a_device(clock: trio.t
         assert await backend.show(ann) == "SessionGone", "what is known counts, whatever else is not"
         await trio.sleep(2 * TTL_S)
         assert cache.count("Session.Touch") <= 1, "nobody keeps alive what is gone"
+
+
+async def test_who_goes_in_the_moment_of_the_answer_leaves_nothing_behind(clock: trio.testing.MockClock) -> None:
+    cache = DirectCache()
+    ask, ann = cache.ask, somebody()
+    async with house(cache, "b1") as (backend,):
+
+        async def ask_and_go(thing: str, name: str, **data: Any) -> Any:
+            found = await ask(thing, name, **data)
+            if (thing, name) == ("Cache", "Put"):
+                assert isinstance(reply, Later)
+                reply.cancel()
+                backend.leave(ann)
+            return found
+
+        cache.ask = ask_and_go  # type: ignore[method-assign]
+        reply = backend.begin(ann, "")
+        await trio.sleep(2 * TTL_S)
+        assert cache.count("Session.Touch") == 0
+        assert await backend.show(ann) == "SessionGone"
+
+
+@pytest.mark.parametrize("session", [None, "s9"])
+async def test_another_user_of_a_connection_has_not_the_session_of_the_first(
+    clock: trio.testing.MockClock, session: str | None
+) -> None:
+    async with house(DirectCache(), "b1") as (backend,):
+        peer = somebody()
+        await backend.log_in(peer, "")
+        await backend.log_in(peer, session)
+        assert backend.sessions.of(peer) == "s1", "it is he himself"
+        assert (await backend.log_in(peer, session, "bob@example.org", "bob"))[0] == "Task-1"
+        assert await backend.show(peer) == "SessionGone"

@@ -72,3 +72,11 @@ def test_a_device_of_many_clients_with_many_sessions_costs_no_more_than_some() -
     cache.store.get = lambda now, table, key: looks.append(key) or get(now, table, key)  # type: ignore[method-assign, func-returns-value]
     assert cache.homes.find(NOW + 50, "d") == ""
     assert 0 < len(looks) <= 3 * 8
+
+
+def test_who_used_a_device_last_is_looked_at_however_long_it_is_known_of_him() -> None:
+    cache = Cache()
+    for number, client in enumerate(["ann", "bob", "cy", "dee", "ann"]):
+        cache.log_in(client, NOW + number, f"of {client}".encode() if client == "ann" else None)
+    assert cache.store.clients_of(NOW + 5, "d", 3) == ["ann", "dee", "cy"]
+    assert cache.homes.find(NOW + 5, "d") == "of ann"

@@ -95,7 +95,7 @@ class Machine(RuleBasedStateMachine):
             del self.rows[place]
             if row.table is Table.SESSION:
                 self.end_entries(row.session)
-        if place not in self.rows:
+        if place not in self.rows or row.table is Table.DEVICE:
             self.came = [*(other for other in self.came if other != place), place]
         self.rows[place] = row._replace(updated_at=self.now)
         those = [self.rows[at] for at in self.came if at[0] is Table.SESSION and self.rows[at].client == row.client]

@@ -65,6 +65,12 @@ def kept(file: Path) -> list[Row]:
         cache.close()
 
 
+def test_sessions_are_read_first_and_of_a_table_what_came_last_comes_last(tmp_path: Path) -> None:
+    rows = [session(name, updated_at=at) for name, at in (("a", 3.0), ("b", 1.0), ("c", 2.0))]
+    put(opened(file_in(tmp_path)), device(updated_at=0.0), *rows, anew=True)
+    assert [row.key[0] for row in kept(file_in(tmp_path))] == ["b", "c", "a", device().key[0]]
+
+
 def test_at_first_there_is_nothing(tmp_path: Path) -> None:
     assert opened(file_in(tmp_path)).load(0.0) == SavedCache([], 0)
 
