@@ -104,6 +104,22 @@ def name_of(key: str, *whose: str) -> str:
     """Return a key without what says whose it is: `*` in place of the texts of `whose`, `#` of other numbers."""
     for each in whose:
         if each and each in key:
-            key = re.sub(rf"(?<![^\W_]){re.escape(each)}(?![^\W_])", "*", key)
+            key = _without(key, each)
     name = key if key.isalpha() else _IDS.sub("#", key)
     return name if len(name) <= _MOST_CHARACTERS else name[: _MOST_CHARACTERS - 1] + "…"
+
+
+def _without(key: str, whose: str) -> str:
+    """Return a key with `*` in place of a text, where that is no part of a longer word.
+
+    By hand: an expression for each text would have to be compiled for nearly each ask, which is dearer than the ask.
+    """
+    parts, began, at = [], 0, key.find(whose)
+    while at >= 0:
+        end = at + len(whose)
+        if (at and key[at - 1].isalnum()) or key[end : end + 1].isalnum():
+            at = key.find(whose, at + 1)
+            continue
+        parts.append(key[began:at])
+        began, at = end, key.find(whose, end)
+    return "*".join([*parts, key[began:]])

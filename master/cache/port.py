@@ -226,7 +226,7 @@ class _Conversation:
             self._last_call = min(self._last_call, trio.current_time() + LAST_CALL_S)
         if self._decoder.pending:
             due = min(self._batch_began + self._limits.message_s, self._last_call + REST_S)
-            return due, Ending.MESSAGE_DEADLINE
+            return due if self._known else min(due, self._known_by), Ending.MESSAGE_DEADLINE
         if self._port.stopped_at is not None:
             return self._last_call, Ending.STOPPED
         if not self._known:

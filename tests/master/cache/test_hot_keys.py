@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -49,6 +50,7 @@ def test_a_key_of_one_turn_may_have_been_asked_for_in_the_other() -> None:
         ("ann", "*"),
         ("of:ann:cart", "of:*:cart"),
         ("annual", "annual"),
+        ("joann:ann_ann", "joann:*_*"),
         ("x/s_-1/y", "x/*/y"),
         ("cart:7781", "cart:#"),
         ("v2.cart", "v2.cart"),
@@ -59,3 +61,13 @@ def test_a_key_of_one_turn_may_have_been_asked_for_in_the_other() -> None:
 )
 def test_a_name_does_not_say_whose_it_is(key: str, name: str) -> None:
     assert name_of(key, "s_-1", "ann", "") == name
+
+
+@given(key=st.text("ab_.", max_size=9), whose=st.text("ab_.", min_size=1, max_size=3))
+def test_whose_it_is_goes_where_it_is_no_part_of_a_longer_word(key: str, whose: str) -> None:
+    assert name_of(key, whose) == re.sub(rf"(?<![^\W_]){re.escape(whose)}(?![^\W_])", "*", key)
+
+
+def test_no_expression_is_compiled_for_each_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("master.cache.hot_keys.re", None)
+    assert name_of("cart:q7x8w9-zz", "", "q7x8w9-zz") == "cart:*"

@@ -240,6 +240,19 @@ async def test_strangers_hold_a_part_of_the_connections_and_who_says_the_secret_
             assert await session_of(front)
 
 
+async def test_a_stranger_who_never_ends_what_it_says_has_no_more_time_than_others(autojump_clock: object) -> None:
+    guard = Guard("a secret of 16 and more")
+    said = encode_alone(Message("Auth", "Set", "UserName", "x"))
+    async with port_of(make_service(guard=guard), knows=guard.lets_in, message_s=5.0) as (port, connect):
+        stranger = connect()
+        await stranger.stream.send_all(said[:5])
+        with suppress(trio.BrokenResourceError):
+            for _ in range(9):
+                await trio.sleep(1.0)
+                await stranger.stream.send_all(said[5:] + said[:5])
+        assert port.strangers == port.connections == 0
+
+
 async def test_where_all_may_ask_nobody_is_a_stranger(autojump_clock: object) -> None:
     async with port_of(make_service(), connections=4) as (port, connect):
         callers = [connect() for _ in range(4)]
