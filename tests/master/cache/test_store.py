@@ -136,6 +136,13 @@ def test_versions_of_front_servers_stand_side_by_side() -> None:
     assert [row and row.value for row in rows] == [b"old", b"new"]
 
 
+def test_many_who_are_dead_at_once_are_not_taken_off_all_in_one_call() -> None:
+    store = store_of(*(device("phone", f"client {number}", ttl_s=5.0) for number in range(2500)))
+    for expired in (1000, 2000, 2500, 2500):
+        assert store.clients_of(5.0, "phone", 9) == []
+        assert store.counts(Table.DEVICE).expired == expired
+
+
 def test_devices_and_clients_are_many_to_many() -> None:
     pairs = [("phone", "ann"), ("pad", "ann"), ("phone", "bob"), ("tv", "cy")]
     store = store_of(*(device(*pair) for pair in pairs), device("phone", "dee", ttl_s=5.0))
