@@ -146,6 +146,23 @@ async def test_a_restart_of_the_cache_is_got_over(autojump_clock: Any) -> None:
         assert cache.devices == ["before", "after"]
 
 
+async def test_who_came_too_long_ago_holds_no_place_while_the_cache_is_down(autojump_clock: Any) -> None:
+    cache = Cache()
+    async with cache.serving():
+        pass
+    async with Master(cache, length=10).calling() as caller:
+        for number in range(10):
+            caller.tell(f"early {number}")
+        await trio.sleep(FRESH_S + 60.0)
+        async with cache.serving():
+            caller.tell("now")
+            while not caller.connected:
+                await trio.sleep(0.1)
+            await trio.sleep(1.0)
+        assert cache.devices == ["now"]
+        assert (caller.counts.late, caller.counts.dropped) == (10, 0)
+
+
 async def test_the_queue_is_bounded(autojump_clock: Any) -> None:
     cache = Cache()
     async with cache.serving():
