@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -31,5 +32,6 @@ def _failure(number: int, text: str, retry_after_s: Any) -> CacheError:
     word = Transport(number).name.title().replace("_", "") if known else f"Error {number}"
     if known and Transport(number) in _NO_BETTER:
         return CacheRefusedError(word, text)
-    after_s = float(retry_after_s) if type(retry_after_s) in (int, float) else None
+    told = type(retry_after_s) in (int, float) and 0 <= retry_after_s < math.inf
+    after_s = float(retry_after_s) if told else None
     return CacheUnavailableError(f"{word}: {text}", after_s)

@@ -25,6 +25,9 @@ FIRST: Final = "First"
 _DEVICE_BYTES: Final = 128
 _WARM_S: Final = 15.0
 """Data that are fetched are waited for so long; the cache itself gives up before."""
+_MOST_WARM: Final = 500
+"""Data that are waited for at once. An upstream that hangs leaves the other half of the questions that may be on their
+way to sessions: else nobody could log in."""
 _GONE: Final = "there is no session, any more or ever: log in"
 
 
@@ -37,6 +40,7 @@ class Screen(LMObject):
         self._cache = cache
         self._types = types
         self._nursery = nursery
+        self._room = trio.Semaphore(_MOST_WARM)
 
     def _first(self, message: Message, now: float, peer: Peer) -> Reply:  # noqa: ARG002 - the form of an action
         device = as_text((as_map(message.data) or {}).get("Device"))
@@ -48,7 +52,7 @@ class Screen(LMObject):
         return owe(self._nursery, partial(self._show, message, session, device))
 
     async def _show(self, message: Message, session: str, device: str) -> Sequence[Message]:
-        screen = _Shown(self._cache, session, device, self._types)
+        screen = _Shown(self._cache, session, device, self._types, self._room)
         try:
             data = await screen.gather()
         except SessionGoneError:
@@ -63,10 +67,13 @@ class Screen(LMObject):
 class _Shown:
     """One screen: all of it is asked for at once."""
 
-    def __init__(self, cache: CacheClient, session: str, device: str, types: Sequence[int]) -> None:
+    def __init__(
+        self, cache: CacheClient, session: str, device: str, types: Sequence[int], room: trio.Semaphore
+    ) -> None:
         self._cache = cache
         self._session = session
         self._device = device
+        self._room = room
         self._parts: list[dict[str, Any]] = [{"Type": number} for number in types]
         self._count = 0
         self._failures: list[CacheError] = []
@@ -99,6 +106,11 @@ class _Shown:
     async def _fill(self, part: dict[str, Any]) -> None:
         """Read data of one type; that there are none is told in their place."""
         try:
+            self._room.acquire_nowait()
+        except trio.WouldBlock:
+            part["Code"] = Code.NO_STORE
+            return
+        try:
             found = await self._cache.ask(WARM, "Get", within_s=_WARM_S, Session=self._session, Type=part["Type"])
         except SessionGoneError:
             raise
@@ -109,3 +121,5 @@ class _Shown:
         else:
             value = found.get(VALUE)
             part["Value"] = value.decode(errors="replace") if isinstance(value, bytes) else ""
+        finally:
+            self._room.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -11,6 +12,7 @@ import trio
 import trio.testing
 
 from lambdamu.address import Address
+from lambdamu.cache_answers import read_answer
 from lambdamu.cache_client import CacheClient, CachePolicy
 from lambdamu.datapack import Decoder, encode_alone
 from lambdamu.errors import CacheRefusedError, CacheUnavailableError, SessionGoneError
@@ -301,3 +303,11 @@ async def test_to_be_cancelled_leaves_nothing(clock: trio.testing.MockClock, nob
     for _ in range(3 * POLICY.asks):
         with trio.move_on_after(0):
             await cache.ask("Session", "Get", Session="s1")
+
+
+@pytest.mark.parametrize("told", [math.nan, math.inf, -1.0, True, "soon", None])
+def test_what_is_no_time_to_ask_again_is_none(told: Any) -> None:
+    answer = Message("Session", Command.VALUE, "Get", {"Text": "no room", "RetryAfter": told}, {"Error": 1})
+    with pytest.raises(CacheUnavailableError) as caught:
+        read_answer(answer)
+    assert caught.value.retry_after_s is None

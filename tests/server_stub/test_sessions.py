@@ -341,3 +341,28 @@ async def test_another_user_of_a_connection_has_not_the_session_of_the_first(
         assert backend.sessions.of(peer) == "s1", "it is he himself"
         assert (await backend.log_in(peer, session, "bob@example.org", "bob"))[0] == "Task-1"
         assert await backend.show(peer) == "SessionGone"
+
+
+async def test_data_that_do_not_come_leave_room_for_logins(clock: trio.testing.MockClock) -> None:
+    warm = FakeWarm()
+    cache = DirectCache(warm)
+    async with house(cache, "b1") as (backend,):
+        peers = [Peer("192.0.2.1", 1000 + number) for number in range(300)]
+        for peer in peers:
+            await backend.log_in(peer, "")
+        shown: list[Any] = []
+
+        async def show(peer: Peer) -> None:
+            shown.append(await backend.show(peer))
+
+        async with trio.open_nursery() as nursery:
+            for peer in peers:
+                nursery.start_soon(show, peer)
+            await trio.sleep(1.0)
+            assert len(warm.owed) == 500
+            for _, answer in warm.owed:
+                answer(Warm(b"data"))
+        parts = [part for each in shown for part in each["Types"]]
+        assert [sum(key in part for part in parts) for key in ("Value", "Code")] == [500, 100]
+        warm.at_once = Warm(b"data")
+        assert (await backend.show(peers[0]))["Types"] == [{"Type": 1, "Value": "data"}, {"Type": 2, "Value": "data"}]
