@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from master.operator_client import Json, delete, get
-from master.operator_commands import TOKEN_HINT, ask, common, moment, show, table
+from master.operator_commands import ask, common, hint_at_token, moment, show, table
 
 _PATH: Final = "/api/v1/cache"
 _LOOK_S: Final = 1.0
@@ -77,7 +77,7 @@ def cache(
     return 0
 
 
-cache.help = f"{cache.help}\n\n{TOKEN_HINT}"
+hint_at_token(cache)
 
 
 def _show_whole(url: str, *, watch: bool, as_json: bool) -> None:

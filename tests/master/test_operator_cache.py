@@ -169,3 +169,9 @@ def test_the_status_of_a_node_for_the_cache_alone_is_that_of_the_cache(monkeypat
     done = run(monkeypatch, FakeNode(alone), status)
     assert (done.exit_code, done.stdout) == (0, "the cache has 3 sessions\ncache: x\n")
     assert list(notices(alone | {"alone": False})) == ["cache: x"]
+
+
+def test_the_help_of_a_command_has_all_its_paragraphs_at_one_margin() -> None:
+    told = CliRunner().invoke(cache, ["--help"]).stdout
+    assert "\n  A look-up needs" in told
+    assert "\n  A token, where one is needed" in told
