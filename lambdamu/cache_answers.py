@@ -28,7 +28,7 @@ def read_answer(answer: Message) -> Mapping[Any, Any]:
 
 def _failure(number: int, text: str, retry_after_s: Any) -> CacheError:
     known = number in list(Transport)
-    word = Transport(number).name.title().replace("_", "") if known else f"Error {number}"
+    word = Transport(number).word if known else f"Error {number}"
     if known and Transport(number) in _NO_BETTER:
         return CacheRefusedError(word, text)
     after_s = float(retry_after_s) if type(retry_after_s) in (int, float) else None

@@ -198,11 +198,13 @@ async def test_what_was_asked_is_counted_by_what_came_of_it_and_names_of_peers_m
         house.service.handle(question(f"Session.Mine{number}", {}), 0.0, PEER)
         house.service.handle(question(f"Mine{number}.Get", {"Session": f"s{number}"}), 0.0, PEER)
     house.service.handle(question("Session.Get", {"Session": "gone"}), 0.0, PEER)
+    house.service.handle(question("Session.Create", {"Client": "c", "Value": bytes(2**20)}), 0.0, PEER)
     assert family(show(house), "asks_total") == {
         ("Session", "Create", "OK"): 50,
         ("", "", "UnknownName"): 50,
         ("", "", "UnknownObject"): 50,
         ("Session", "Get", "SessionGone"): 1,
+        ("Session", "Create", "TooBig"): 1,
     }
     assert len(show(house)) < 60
 
