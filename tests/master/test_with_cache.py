@@ -133,6 +133,9 @@ async def test_the_cache_of_another_node_is_told_and_sends_nobody_back(tmp_path:
                 warm = cache.cache.warm
                 assert warm is not None
                 await until(lambda: warm.counts.app_starts == 1)
+                sample = node.metrics.registry.get_sample_value
+                assert sample("lambdamu_cache_node_connected") == 1
+                assert sample("lambdamu_cache_node_calls_total", {"step": "sent"}) == 1
 
 
 @pytest.mark.parametrize(
