@@ -1,4 +1,4 @@
-"""Words that the notes on a configuration are made of."""
+"""Words that the notes on a configuration, and what operators are told, are made of."""
 
 from __future__ import annotations
 

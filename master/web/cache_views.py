@@ -16,6 +16,7 @@ from lambdamu.breaker import State
 from lambdamu.messages import WARM
 from master.answer_log import hash_of
 from master.cache.rows import Row, Table
+from master.config_words import count
 from master.web.cache_minute import LastMinute
 from master.web.desk import wall
 from master.web.views import Json, dumps, finite, rows_of
@@ -45,9 +46,8 @@ def cache_summary(house: CacheHouse | None, now: float, minute: LastMinute) -> J
 
 def cache_verdict(summary: Mapping[str, Any]) -> str:
     """Return how a node stands that has nothing but the cache, in one line."""
-    count = summary["sessions"]
     well = ", and not all is well" if summary["trouble"] else ""
-    return f"the cache has {count} session{'' if count == 1 else 's'}{well}"
+    return f"the cache has {count(summary['sessions'], 'session')}{well}"
 
 
 def troubles(house: CacheHouse, now: float) -> Iterator[str]:

@@ -98,6 +98,7 @@ def test_the_whole_cache_is_said_line_by_line(monkeypatch: pytest.MonkeyPatch) -
         ({"store": None}, "store: none, all of it ends with the process\n"),
         ({"store": {"failing": True, "unwritten": 7, "written_s_ago": 61.0}}, "store: cannot be written for 61 s, 7"),
         ({"warm": None, "upstream": [], "keys": []}, "refused\nworkers: 5 of 100"),
+        ({"sessions": 1}, "1 session; 3.0 MiB"),
     ],
 )
 def test_what_differs_is_said(monkeypatch: pytest.MonkeyPatch, more: Json, line: str) -> None:
