@@ -401,11 +401,12 @@ def _complain(line: str) -> None:
 
 
 def _load(path: str | None) -> Config:
-    from master.config_environment import variables  # noqa: PLC0415 - most commands need no configuration
+    from master.config_environment import misspelt, variables  # noqa: PLC0415 - most commands need no configuration
     from master.config_file import ConfigError, load  # noqa: PLC0415
 
     if path is None and not variables(os.environ):
-        raise click.UsageError("give the configuration: --config FILE, FILE, or variables as LAMBDAMU_BACKEND__0__HOST")
+        usage = "give the configuration: --config FILE, FILE, or variables as LAMBDAMU_BACKEND__0__HOST"
+        raise click.UsageError("\n".join((usage, *misspelt(os.environ))))
     try:
         return load(path, os.environ)
     except ConfigError as exc:
