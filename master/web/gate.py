@@ -91,9 +91,10 @@ class Gate:
         """Return the answer to one who may not come in; None, and note who it is, when they may."""
         if scope["path"] in _OPEN:
             return None
-        caller = self._desk.caller(_token(headers))
+        token = _token(headers)
+        caller = self._desk.caller(token)
         if caller is None:
-            return _error(401, "a token is needed", _CHALLENGE)
+            return _error(401, "a token is needed" if token is None else "this token is not known here", _CHALLENGE)
         scope["state"][CALLER] = caller
         if self._desk.tokens is None and not self._is_ours(headers.get("host")):
             return _error(403, "by this name nobody comes here: add it to [http] hosts")
