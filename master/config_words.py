@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from lambdamu.address import quoted
-from master.config import BackendConfig
+
+if TYPE_CHECKING:
+    from master.config import BackendConfig
 
 
 def takes(backend: BackendConfig) -> bool:
