@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from benchmarks.asks import COLUMNS
 from benchmarks.cache_peers import Asked, Redis, ask_cache, start_cache
 from benchmarks.figures import Sample, Samples
 from benchmarks.report import Benchmark, Column, attempt
@@ -80,14 +81,7 @@ CACHE: Final = Benchmark(
     (
         Column("pairs_per_s", "pairs/s"),
         Column("slice_max_ms", "longest slice ms", 1),
-        Column("asks_per_s", "asks/s"),
-        Column("cpu_s_per_1000", "server CPU s/1000", 4),
-        Column("p50_us", "p50 us"),
-        Column("p99_us", "p99 us"),
-        Column("server_core", "server core %", 1),
-        Column("others_core", "others on it %", 1),
-        Column("load_core", "client core %", 1),
-        Column("errors", "errors"),
+        *COLUMNS,
     ),
     _measure,
     compared="cpu_s_per_1000",

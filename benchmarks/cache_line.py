@@ -14,6 +14,8 @@ from typing import Any, Final, Self
 
 import msgpack
 
+from lambdamu.messages import Transport
+
 _READ_BYTES: Final = 262144
 _CONNECT_S: Final = 10.0
 _NUMBER: Final = "%08x"
@@ -142,8 +144,5 @@ def word_of(answer: Answer) -> str:
     """Return what came of a question: `data`, or why there are none."""
     header, data = answer["Header"], answer["Data"]
     if header["Error"]:
-        return _FAILURES.get(header["Error"], str(header["Error"]))
+        return Transport(header["Error"]).word
     return str(data["Code"]) if header["DataError"] else "data"
-
-
-_FAILURES: Final = {1: "Full", 2: "Expired", 3: "NoStore", 4: "NoWorker", 5: "TooBig", 6: "Version", 7: "Stopping"}

@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 import trio
 
+from benchmarks.tally import cpu_s
 from master.cache.bounds import StorePolicy
 from master.cache.keeper import CacheKeeper
 from master.cache.rows import Row, Table
@@ -67,7 +68,7 @@ async def _run(
     store: CacheStore, keeper: CacheKeeper, names: list[str], rng: random.Random, rate: float, seconds: float
 ) -> dict[str, float]:
     pairs, longest_s, most_unwritten, commits = 0, 0.0, 0, keeper.commits
-    began, cpu = time.perf_counter(), _cpu_s()
+    began, cpu = time.perf_counter(), cpu_s()
     end = began + seconds
     while (at := time.perf_counter()) < end:
         _pairs(store, rng.choices(names, k=_SLICE))
@@ -78,10 +79,10 @@ async def _run(
             await trio.sleep(max(began + pairs / rate - time.perf_counter(), 0.0))
         else:
             await trio.lowlevel.checkpoint()
-    took_s, cpu_s = time.perf_counter() - began, _cpu_s() - cpu
+    took_s, used_s = time.perf_counter() - began, cpu_s() - cpu
     return {
         "pairs_per_s": pairs / took_s,
-        "pairs_per_cpu_s": pairs / cpu_s,
+        "pairs_per_cpu_s": pairs / used_s,
         "commits_per_s": (keeper.commits - commits) / took_s,
         "most_unwritten": most_unwritten,
         "slice_max_ms": 1e3 * longest_s,
@@ -97,11 +98,6 @@ def _pairs(store: CacheStore, names: list[str]) -> None:
         store.put(now, Row(Table.SESSION, (name,), _VALUE, name, name, 1, 0, now, 1800.0))
         if store.get(now, Table.SESSION, (name,)) is None:
             raise KeyError(name)
-
-
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

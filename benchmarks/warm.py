@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 from benchmarks.cache_peers import TYPES, ask_cache, start_cache, start_upstream, warm_types
+from benchmarks.clients import CORE_COLUMNS
 from benchmarks.figures import Samples
 from benchmarks.report import Benchmark, Column, attempt
 from benchmarks.stage import Stage
@@ -60,8 +61,7 @@ WARM: Final = Benchmark(
         Column("p99_ms", "p99 ms", 1),
         Column("max_ms", "max ms", 1),
         Column("errors", "errors"),
-        Column("server_core", "server core %", 1),
-        Column("others_core", "others on it %", 1),
+        *CORE_COLUMNS,
         Column("rss_mb", "MB"),
     ),
     _measure,

@@ -29,7 +29,7 @@ def read_answer(answer: Message) -> Mapping[Any, Any]:
 
 def _failure(number: int, text: str, retry_after_s: Any) -> CacheError:
     known = number in list(Transport)
-    word = Transport(number).name.title().replace("_", "") if known else f"Error {number}"
+    word = Transport(number).word if known else f"Error {number}"
     if known and Transport(number) in _NO_BETTER:
         return CacheRefusedError(word, text)
     told = type(retry_after_s) in (int, float) and 0 <= retry_after_s < math.inf

@@ -70,6 +70,11 @@ class Transport(IntEnum):
     """The Header is of a version that is not spoken here."""
     STOPPING = 7
 
+    @property
+    def word(self) -> str:
+        """Return its name as people are told it: `NoStore`."""
+        return self.name.title().replace("_", "")
+
 
 class Result(StrEnum):
     """What a client that asked for a server is told."""

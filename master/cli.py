@@ -10,27 +10,24 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-import trio
 
 from lambdamu.address import Address
 from lambdamu.tls import TlsError
-from master.config import Config
-from master.config_environment import variables
-from master.config_file import ConfigError, load
-from master.config_notes import describe
 from master.operator_cache import cache
 from master.operator_changes import CHANGES
 from master.operator_commands import COMMANDS
 from master.operator_completion import completion
-from master.operator_diff import show_difference
 from master.operator_queue import queue
 from master.operator_top import top
 from master.pass_commands import passes
 from master.simulation.commands import simulate
+
+if TYPE_CHECKING:
+    from master.config import Config
 
 _ADDRESS: Final = "HOST:PORT"
 _EPILOG: Final = """
@@ -104,7 +101,7 @@ def master(path: str | None, level: str) -> int:
 
     sink = standard_error()
     log = make_logger(sink, json=sys.stderr is None or not sys.stderr.isatty(), level=level)
-    return trio.run(run_master, _load(path), log, sink, path)
+    return _run_in_trio(run_master, _load(path), log, sink, path)
 
 
 @cli.command(
@@ -125,7 +122,12 @@ def check(path: str | None, url: str | None, as_json: bool) -> int:
     for warning in config.warnings:
         click.echo(f"warning: {warning}", err=True)
     if url is not None:
+        from master.operator_diff import show_difference  # noqa: PLC0415
+
         return show_difference(config, url, as_json=as_json)
+    from master.config_environment import variables  # noqa: PLC0415
+    from master.config_notes import describe  # noqa: PLC0415
+
     for line in describe(config):
         click.echo(line)
     for name in variables(os.environ):
@@ -234,7 +236,7 @@ def server(  # noqa: PLR0913 - click gives all options by name
     async def run() -> int:
         return await run_server(options, say=_say, complain=_complain)
 
-    return trio.run(run)
+    return _run_in_trio(run)
 
 
 @cli.command(
@@ -322,7 +324,7 @@ def client(plain: bool, tls: bool, ca: str, tls_name: str, cert: str, key: str, 
     except TlsError as exc:
         _complain(f"lambdamu client: {exc}")
         return 2
-    return trio.run(run_client, options)
+    return _run_in_trio(run_client, options)
 
 
 @cli.command(
@@ -351,22 +353,28 @@ def demo(seconds: float | None, backends: int | None, rush: bool, sessions: bool
             raise click.UsageError("--sessions has three backends, takes 10 seconds at least, and goes without --rush")
         from master.demo_sessions import run_sessions  # noqa: PLC0415
 
-        return trio.run(run_sessions, seconds or 20.0)
+        return _run_in_trio(run_sessions, seconds or 20.0)
     if rush:
         if backends is not None or (seconds is not None and seconds < 20):
             raise click.UsageError("--rush has three backends, and takes 20 seconds at least")
         from master.demo_rush import run_rush  # noqa: PLC0415
 
-        return trio.run(run_rush, seconds or 60.0)
+        return _run_in_trio(run_rush, seconds or 60.0)
     from master.demo import run_demo  # noqa: PLC0415
 
-    return trio.run(run_demo, seconds or 15.0, backends or 3)
+    return _run_in_trio(run_demo, seconds or 15.0, backends or 3)
 
 
 cli.add_command(simulate)
 cli.add_command(passes)
 for _command in (*COMMANDS, top, queue, cache, *CHANGES, completion):
     cli.add_command(_command)
+
+
+def _run_in_trio(task: Callable[..., Awaitable[int]], *arguments: Any) -> int:
+    import trio  # noqa: PLC0415 - takes a quarter of a second, and what asks a master by HTTP does without
+
+    return trio.run(task, *arguments)
 
 
 def _secret(path: str) -> str:
@@ -393,8 +401,12 @@ def _complain(line: str) -> None:
 
 
 def _load(path: str | None) -> Config:
+    from master.config_environment import misspelt, variables  # noqa: PLC0415 - most commands need no configuration
+    from master.config_file import ConfigError, load  # noqa: PLC0415
+
     if path is None and not variables(os.environ):
-        raise click.UsageError("give the configuration: --config FILE, FILE, or variables as LAMBDAMU_BACKEND__0__HOST")
+        usage = "give the configuration: --config FILE, FILE, or variables as LAMBDAMU_BACKEND__0__HOST"
+        raise click.UsageError("\n".join((usage, *misspelt(os.environ))))
     try:
         return load(path, os.environ)
     except ConfigError as exc:

@@ -36,6 +36,23 @@ def variables(environment: Environment) -> list[str]:
     return sorted(name for name in environment if name.startswith(_PREFIX) and _BETWEEN in name)
 
 
+def misspelt(environment: Environment) -> list[str]:
+    """Return a line for each variable that would be configuration if all its underscores were two where they should.
+
+    No more than that: Kubernetes sets LAMBDAMU_MASTER_PORT and the like, where a service is called so.
+    """
+    meant = {
+        "_".join(filter(None, (*path, number, key.upper()))): _BETWEEN.join(filter(None, (*path, number, key.upper())))
+        for path, table in _PATHS.items()
+        for key in KEYS[TABLES[table]]
+        for number in (("0", "1", "2") if table in ARRAYS else ("",))
+    }
+    given = (name.removeprefix(_PREFIX) for name in sorted(environment) if name.startswith(_PREFIX))
+    return [
+        f"{_PREFIX}{name} is no configuration; did you mean {_PREFIX}{meant[name]}?" for name in given if name in meant
+    ]
+
+
 def lay_over(raw: Mapping[str, Any], environment: Environment) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """Return `raw`, what tomllib gave, with the variables over it; and the name of each bad one with what is wrong."""
     merged, faults, places = dict(raw), [], []

@@ -23,7 +23,7 @@ from lambdamu.address import Address, is_loopback, places, printable, quoted
 from lambdamu.errors import LambdaMuError
 from master.config import ARRAYS, KEYS, ORDERS, SWITCHES, TABLES, WITHIN, BackendConfig, Config
 from master.config_cache import MOST_WARM
-from master.config_environment import Environment, lay_over, name_culprits
+from master.config_environment import Environment, lay_over, misspelt, name_culprits
 from master.config_notes import warn
 from master.config_queue import MOST_TEMPLATES
 from master.config_secrets import find_files
@@ -130,7 +130,8 @@ def parse(text: str, source: str = "configuration", environment: Environment = _
     """
     with _blaming(environment):
         raw, unfit = lay_over(_parse_toml(text, source), environment)
-        return _build(raw, source, [Fault(variable, "", "", what) for variable, what in unfit])
+        config = _build(raw, source, [Fault(variable, "", "", what) for variable, what in unfit])
+    return attrs.evolve(config, warnings=(*config.warnings, *misspelt(environment)))
 
 
 def _build(raw: Mapping[str, Any], source: str, unfit: list[Fault]) -> Config:

@@ -1,11 +1,14 @@
-"""Words that the notes on a configuration are made of."""
+"""Words that the notes on a configuration, and what operators are told, are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from lambdamu.address import quoted
-from master.config import BackendConfig
+
+if TYPE_CHECKING:
+    from master.config import BackendConfig
 
 
 def takes(backend: BackendConfig) -> bool:

@@ -24,7 +24,7 @@ from lambdamu.datapack import encode
 from lambdamu.messages import DO_SEND_SERVER, MASTER, Command, Message, Result
 from lambdamu.resolver import Resolver
 from lambdamu.tcp_client import TCPClient
-from master.demo_stage import START_S, DemoError, Stage, free_address, on_stage
+from master.demo_stage import BACKEND, START_S, DemoError, Stage, free_address, on_stage
 
 _BOUND_S: Final = 0.1
 """A backend whose kept connection breaks is out of choice in this time."""
@@ -40,12 +40,6 @@ listen = "{listen}"
 interval_s = 0.5
 timeout_s = 0.5
 stale_after_s = 1.5
-"""
-_BACKEND: Final = """\
-[[backend]]
-name = "{name}"
-host = "{host}"
-port = {port}
 """
 
 
@@ -167,7 +161,7 @@ async def _set_up(stage: Stage, backends: int, console: Console) -> Demo:
         name, users, address = f"b{i + 1}", _FIRST_USERS + i, free_address()
         actors.append(Actor(name, users, address, await stage.start_server(name, address, "--users", str(users))))
     master = free_address()
-    pool = [_BACKEND.format(name=actor.name, host=actor.address.host, port=actor.address.port) for actor in actors]
+    pool = [BACKEND.format(name=actor.name, host=actor.address.host, port=actor.address.port) for actor in actors]
     await stage.start_master(_CONFIG.format(listen=master) + "".join(pool), master)
 
     def show(text: str) -> None:

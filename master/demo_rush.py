@@ -10,15 +10,15 @@ How long a client stays, and how many fit, follow from the seconds that are give
 from __future__ import annotations
 
 import signal
+from functools import partial
 from typing import Any, Final
 
 import attrs
 import trio
-from rich.console import Console
 
 from lambdamu.address import Address
 from lambdamu.keys import Signer
-from master.demo_stage import DemoError, Stage, free_address, on_stage
+from master.demo_stage import BACKEND, DemoError, Say, Stage, free_address, show
 from master.operator_client import CallError, get
 
 _CLIENTS: Final = 3000
@@ -57,13 +57,7 @@ listen = "{http}"
 target_load = {target}
 keys_file = "turns.keys"
 """
-_BACKEND: Final = """\
-[[backend]]
-name = "{name}"
-host = "{host}"
-port = {port}
-capacity = {capacity}
-"""
+_BACKEND: Final = BACKEND + "capacity = {capacity}\n"
 
 
 @attrs.frozen
@@ -89,24 +83,10 @@ class Rush:
 
 async def run_rush(seconds: float) -> int:
     """Run for about `seconds`, print what happens, return 1 when not everybody was let in, in order."""
-    console = Console()
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True)
-
-    async def play(stage: Stage) -> dict[str, Any]:
-        return await _play(stage, Rush(seconds), say)
-
-    outcome = await on_stage(play)
-    if outcome is None:
-        return 1
-    code, lines = verdict(outcome)
-    for line in lines:
-        say(line)
-    return code
+    return await show(partial(_play, Rush(seconds)), verdict)
 
 
-async def _play(stage: Stage, rush: Rush, say: Any) -> dict[str, Any]:
+async def _play(rush: Rush, stage: Stage, say: Say) -> dict[str, Any]:
     """Set the stage, let the crowd come, kill a backend, and return what the clients say of it."""
     key = Signer.generate()
     for name, line in (("turns.keys", key.line()), ("turns.pub", key.verifier().line())):
@@ -147,13 +127,13 @@ async def _start_backend(stage: Stage, name: str, address: Address, rush: Rush) 
     return await stage.start_server(name, address, *options)
 
 
-async def _kill(rush: Rush, name: str, process: trio.Process, say: Any) -> None:
+async def _kill(rush: Rush, name: str, process: trio.Process, say: Say) -> None:
     await trio.sleep(_DIES_SHARE * rush.seconds)
     process.send_signal(signal.SIGKILL)
     say(f"{name} is killed (SIGKILL): its users come back, before those who have not been in yet")
 
 
-async def _watch(http: Address, say: Any) -> None:
+async def _watch(http: Address, say: Say) -> None:
     """Say now and then how the queue stands."""
     while True:
         await trio.sleep(_LINE_S)

@@ -11,18 +11,17 @@ A session is lost where a client has to log in again, or what was kept in it is 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from statistics import median_low
 from typing import Final
 
 import attrs
 import trio
-from rich.console import Console
 
 from lambdamu.address import Address
 from lambdamu.answers import Answer
 from lambdamu.caller import Caller
 from master.demo_phones import LOGO_S, SCREEN_S, WITHIN_S, Act, Phone
-from master.demo_stage import START_S, DemoError, Stage, free_address, on_stage
+from master.demo_stage import BACKEND, START_S, DemoError, Say, Stage, free_address, show
 
 _DEVICES: Final = 30
 _BACKENDS: Final = 3
@@ -59,12 +58,6 @@ object = "Products"
 name = "{name}"
 ttl_s = {ttl_s}
 """
-_BACKEND: Final = """\
-[[backend]]
-name = "{name}"
-host = "{host}"
-port = {port}
-"""
 
 
 @attrs.define(eq=False)
@@ -79,25 +72,11 @@ class Outcome:
 
 async def run_sessions(seconds: float) -> int:
     """Run for about `seconds`, print what happens, return 1 when a session was lost."""
-    console = Console()
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True)
-
-    async def play(stage: Stage) -> Outcome:
-        return await _Play(stage, seconds, say).run()
-
-    outcome = await on_stage(play)
-    if outcome is None:
-        return 1
-    code, lines = verdict(outcome)
-    for line in lines:
-        say(line)
-    return code
+    return await show(lambda stage, say: _Play(stage, seconds, say).run(), verdict)
 
 
 class _Play:
-    def __init__(self, stage: Stage, seconds: float, say: Callable[[str], None]) -> None:
+    def __init__(self, stage: Stage, seconds: float, say: Say) -> None:
         self._stage = stage
         self._seconds = seconds
         self._say = say
@@ -142,7 +121,7 @@ class _Play:
         for number, name in enumerate(_TYPES, 1):
             config += _WARM.format(number=number, name=name, ttl_s=self._ttl_s)
         for name, address in backends:
-            config += _BACKEND.format(name=name, host=address.host, port=address.port)
+            config += BACKEND.format(name=name, host=address.host, port=address.port)
 
         async def start(name: str, address: Address) -> None:
             options = ("--cache", str(cache), "--screen-types", ",".join(map(str, range(1, len(_TYPES) + 1))))
@@ -203,11 +182,7 @@ async def _until_all_up(master: Address) -> None:
 def _times(seconds: list[float]) -> str:
     if not seconds:
         return "no time at all, as there was none"
-    return f"{_p50(seconds) * 1000:.0f} ms (p50), {max(seconds) * 1000:.0f} ms (slowest)"
-
-
-def _p50(seconds: list[float]) -> float:
-    return sorted(seconds)[(len(seconds) - 1) // 2]
+    return f"{median_low(seconds) * 1000:.0f} ms (p50), {max(seconds) * 1000:.0f} ms (slowest)"
 
 
 def verdict(outcome: Outcome) -> tuple[int, list[str]]:
@@ -215,7 +190,7 @@ def verdict(outcome: Outcome) -> tuple[int, list[str]]:
     lines = []
     cold_s, warm_s = outcome.cold.screen_s, outcome.warm.screen_s
     if cold_s and warm_s:
-        cold, warm = _p50(cold_s), _p50(warm_s)
+        cold, warm = median_low(cold_s), median_low(warm_s)
         lines.append(
             f"first screen, p50: cold {cold * 1000:.1f} ms, warm {warm * 1000:.1f} ms, {cold / warm:.0f} times as fast"
         )

@@ -16,12 +16,20 @@ from typing import Any, Final, TypeVar
 import attrs
 import click
 import trio
+from rich.console import Console
 
 from lambdamu.address import Address
 from lambdamu.errors import LambdaMuError
 from master.config_environment import variables
 
 START_S: Final = 20.0
+BACKEND: Final = """\
+[[backend]]
+name = "{name}"
+host = "{host}"
+port = {port}
+"""
+Say = Callable[[str], None]
 T = TypeVar("T")
 T_Error = TypeVar("T_Error", bound=BaseException)
 
@@ -114,6 +122,22 @@ async def on_stage(play: Callable[[Stage], Awaitable[T]]) -> T | None:
         click.echo(f"lambdamu demo: {'; '.join(failures)}", err=True)
         return None
     return outcome
+
+
+async def show(play: Callable[[Stage, Say], Awaitable[T]], verdict: Callable[[T], tuple[int, list[str]]]) -> int:
+    """Print what happens in a play, and at its end what `verdict` makes of it; return the exit code."""
+    console = Console()
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True)
+
+    outcome = await on_stage(lambda stage: play(stage, say))
+    if outcome is None:
+        return 1
+    code, lines = verdict(outcome)
+    for line in lines:
+        say(line)
+    return code
 
 
 def _flat(group: BaseExceptionGroup[T_Error]) -> list[T_Error]:

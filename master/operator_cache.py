@@ -11,8 +11,9 @@ from typing import Final
 
 import click
 
+from master.config_words import count
 from master.operator_client import Json, delete, get
-from master.operator_commands import TOKEN_HINT, ask, common, moment, show, table
+from master.operator_commands import ask, common, hint_at_token, moment, show, table
 
 _PATH: Final = "/api/v1/cache"
 _LOOK_S: Final = 1.0
@@ -77,7 +78,7 @@ def cache(
     return 0
 
 
-cache.help = f"{cache.help}\n\n{TOKEN_HINT}"
+hint_at_token(cache)
 
 
 def _show_whole(url: str, *, watch: bool, as_json: bool) -> None:
@@ -94,7 +95,7 @@ def _show_whole(url: str, *, watch: bool, as_json: bool) -> None:
 
 def _whole(got: Json) -> Iterator[str]:
     """Yield what a node says of its cache, for people."""
-    yield f"{got['sessions']} sessions; {_size(got['bytes'])} of {_size(got['max_bytes'])}"
+    yield f"{count(got['sessions'], 'session')}; {_size(got['bytes'])} of {_size(got['max_bytes'])}"
     yield from (f"! {line}" for line in got["trouble"])
     yield _minute(got["last_minute"])
     if got["warm"] is not None:
@@ -191,7 +192,7 @@ def _row(row: Json) -> Sequence[str]:
 
 def _value(value: Json) -> str:
     told = value["text"] if value["text"] is not None else value["base64"]
-    size = f"{value['bytes']} bytes, {value['looks']}" if value["bytes"] else "empty"
+    size = f"{count(value['bytes'], 'byte')}, {value['looks']}" if value["bytes"] else "empty"
     return f"{size}: {told}" if told else size
 
 
@@ -222,5 +223,5 @@ def _seconds(value: float) -> str:
     return f"{value / 86400:.0f} days"
 
 
-def _size(count: int) -> str:
-    return f"{count / 2**20:.1f} MiB"
+def _size(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"

@@ -10,7 +10,7 @@ import click
 
 from lambdamu.address import printable
 from master.operator_client import CallError, Json, get, post
-from master.operator_commands import TOKEN_HINT, Command, ask, common, show
+from master.operator_commands import Command, ask, common, hint_at_token, show
 from master.operator_completion import complete_name
 
 _LOOK_S: Final = 1.0
@@ -77,7 +77,7 @@ def reload(url: str, as_json: bool) -> int:
 
 
 for _each in (drain, maint, ready, reload):
-    _each.help = f"{_each.help}\n\n{TOKEN_HINT}"
+    hint_at_token(_each)
 CHANGES: Final = (drain, maint, ready, reload)
 
 

@@ -83,7 +83,9 @@ def _refusal(exc: urllib.error.HTTPError) -> str:
         text = printable(str(_read(exc.read(_MOST_BYTES))["error"]))
     except (OSError, ValueError, KeyError):
         text = "without a word"
-    hint = f": set {TOKEN_VARIABLE}" if exc.code == http.client.UNAUTHORIZED else ""
+    hint = ""
+    if exc.code == http.client.UNAUTHORIZED:
+        hint = f": look at {TOKEN_VARIABLE}" if os.environ.get(TOKEN_VARIABLE) else f": set {TOKEN_VARIABLE}"
     return f"refused ({exc.code}): {text}{hint}"
 
 

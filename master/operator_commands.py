@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,7 +37,11 @@ def common(command: Command) -> Command:
     return command
 
 
-TOKEN_HINT: Final = f"A token, where one is needed, comes from the variable {TOKEN_VARIABLE}."
+def hint_at_token(command: click.Command) -> None:
+    """Say at the end of its help where a token comes from."""
+    hint = f"A token, where one is needed, comes from the variable {TOKEN_VARIABLE}."
+    # Without the indentation of the docstring, which would be shown where one line has none.
+    command.help = f"{inspect.cleandoc(command.help or '')}\n\n{hint}"
 
 
 @click.command(epilog="\b\nExample:\n  lambdamu status --url http://127.0.0.1:7080")
@@ -76,7 +81,7 @@ def explain(zone: str, client: str, url: str, as_json: bool) -> int:
 
 
 for _each in (status, why, explain):
-    _each.help = f"{_each.help}\n\n{TOKEN_HINT}"
+    hint_at_token(_each)
 COMMANDS: Final = (status, why, explain)
 
 

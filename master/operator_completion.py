@@ -7,7 +7,6 @@ from functools import partial
 from typing import ClassVar, Final
 
 import click
-import trio
 from click.shell_completion import (
     BashComplete,
     CompletionItem,
@@ -72,12 +71,16 @@ def complete_queue(context: click.Context, _parameter: click.Parameter, begun: s
 
 
 def _complete(context: click.Context, begun: str, path: str, rows: str, key: str) -> list[CompletionItem]:
+    import trio  # noqa: PLC0415 - takes a quarter of a second, and the other commands do without
+
     names = trio.run(_names, context.params.get("url", ""), path, rows, key)
     return [CompletionItem(name) for name in names if name.startswith(begun)]
 
 
 async def _names(url: str, path: str, rows: str, key: str) -> list[str]:
     call = partial(get, url, path, within_s=_WITHIN_S)
+    import trio  # noqa: PLC0415
+
     with trio.move_on_after(_WITHIN_S):
         try:
             # In a thread: a look-up of the master's name has no deadline of its own.

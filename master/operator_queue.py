@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from master.operator_client import Json, get, post
-from master.operator_commands import TOKEN_HINT, ask, common, moment, show, table
+from master.operator_commands import ask, common, hint_at_token, moment, show, table
 from master.operator_completion import complete_queue
 
 _MODES: Final = ("auto", "queue_all", "pass", "hold", "closed")
@@ -91,7 +91,7 @@ def _show(url: str, path: str, *, watch: bool, as_json: bool) -> None:
     show(got, _whole(got) if path == _PATH else table(_HEADS, [_line(got)]), as_json=as_json)
 
 
-queue.help = f"{queue.help}\n\n{TOKEN_HINT}"
+hint_at_token(queue)
 
 
 def _whole(got: Json) -> Iterator[str]:

@@ -18,7 +18,7 @@ import click
 
 from lambdamu.address import printable
 from master.operator_client import CallError, Json, get
-from master.operator_commands import TOKEN_HINT, common
+from master.operator_commands import common, hint_at_token
 
 if TYPE_CHECKING:
     from master.operator_top_view import Look, Sort
@@ -64,7 +64,7 @@ def top(interval: float, count: int, sort: str, url: str, as_json: bool) -> int:
     return 0
 
 
-top.help = f"{top.help}\n\n{TOKEN_HINT}"
+hint_at_token(top)
 
 
 def _looks(take: Callable[[], Look], interval_s: float, count: int) -> Iterator[Look]:

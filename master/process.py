@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import socket
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -34,8 +33,9 @@ from master.node import Node
 from master.notify import ServiceManager
 from master.observer import Logger
 from master.operations import Operations
-from master.store import SqliteCache, Store, open_store
+from master.store import Store, open_store
 from master.tokens import TokensError, TokensFile
+from master.with_cache import make_cache_keeper
 
 if TYPE_CHECKING:
     from master.web.run import Web
@@ -94,7 +94,7 @@ def _build(config: Config, log: Logger, sink: Sink, path: str | None, manager: S
     node.metrics.watch_log(lambda: sink.dropped)
     store = open_store(config.state.file)
     keeper = Keeper(store, node, log)
-    lasting = [*_make_lasting(node, store, log), *_make_cache_keeper(node, log)]
+    lasting = list(_make_lasting(node, store, log))
     tokens_file = TokensFile(config.http.tokens_file if config.http.listen is not None else "")
     operations = Operations(node, keeper, log, path, environment=os.environ, tokens_file=tokens_file, fit=fit)
     web = _open_web(node, operations, tokens_file, config, log)
@@ -176,25 +176,14 @@ class _House:
 
 
 def _make_lasting(node: Node, store: Store, log: Logger) -> Iterator[Lasts]:
-    """Yield what keeps the queue beyond the process, where there is one."""
+    """Yield what keeps the queue and the cache beyond the process, where there are any."""
+    tell = partial(_tell, node)
     if node.waiting is not None:
         from master.waiting.lasting import Lasting  # noqa: PLC0415 - not all have a queue
 
-        yield Lasting(node.waiting, store, log, partial(_tell, node))
-
-
-def _make_cache_keeper(node: Node, log: Logger) -> Iterator[Lasts]:
-    """Yield what keeps the cache beyond the process, where there is one."""
-    if node.cache is None:
-        return
-    from master.cache.keeper import CacheKeeper  # noqa: PLC0415 - few need it
-
-    config = node.cache.config
-    file = SqliteCache(config.file) if config.file else None
-    epoch_s = time.time() - trio.current_time()
-    keeper = CacheKeeper(node.cache.store, file, config.commit_s, log, partial(_tell, node), epoch_s=epoch_s)
-    node.cache.keeper = keeper
-    yield keeper
+        yield Lasting(node.waiting, store, log, tell)
+    if node.cache is not None:
+        yield make_cache_keeper(node.cache, log, tell)
 
 
 def _tell(node: Node, kind: str, text: str) -> None:

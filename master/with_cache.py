@@ -6,8 +6,11 @@ All is imported late: a master without it should not wait for it.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
+
+import trio
 
 from master.config import Config
 from master.config_secrets import read_cache_secret, read_mail
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from master.cache.house import CacheHouse
+    from master.cache.keeper import CacheKeeper
     from master.warm_call import WarmCaller
 
 
@@ -45,6 +49,18 @@ def make_cache(config: Config, rng: random.Random, show: Callable[[Shown], objec
     house = CacheHouse(cache, config.limits, rng, secret)
     show(CacheMetrics(house))
     return house
+
+
+def make_cache_keeper(house: CacheHouse, log: FilteringBoundLogger, tell: Callable[[str, str], None]) -> CacheKeeper:
+    """Return what keeps a cache beyond the process. `tell`: hears of what has changed, an event and a line."""
+    from master.cache.keeper import CacheKeeper  # noqa: PLC0415
+    from master.store import SqliteCache  # noqa: PLC0415
+
+    config = house.config
+    file = SqliteCache(config.file) if config.file else None
+    epoch_s = time.time() - trio.current_time()
+    house.keeper = keeper = CacheKeeper(house.store, file, config.commit_s, log, tell, epoch_s=epoch_s)
+    return keeper
 
 
 def make_warm_caller(

@@ -76,6 +76,9 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "queue_not_read": Rule("queue_state", Severity.WARNING, "the queue was not read"),
         "queue_not_written": Rule("queue_state", Severity.WARNING, "the queue cannot be written"),
         "queue_written": Rule("queue_state", Severity.OK, "the queue is written again"),
+        "cache_not_read": Rule("cache_state", Severity.WARNING, "the cache was not read"),
+        "cache_not_written": Rule("cache_state", Severity.WARNING, "the cache cannot be written"),
+        "cache_written": Rule("cache_state", Severity.OK, "the cache is written again"),
         "stopping": Rule("process", Severity.WARNING, "the master stops"),
         "backend_down": Rule("works", Severity.WARNING, "is down"),
         "backend_up": Rule("works", Severity.OK, "is up again"),
@@ -99,6 +102,7 @@ _SAYS_IT_ALL: Final = frozenset(
         "queue_has_room",
         "loop_thawed",
         "queue_written",
+        "cache_written",
     }
 )
 """Kinds whose text says no more than the words here."""

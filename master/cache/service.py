@@ -233,7 +233,7 @@ class CacheService:
             self._count(message, outcome.code)
             return header.wrong(message, outcome.code, outcome.text)
         if isinstance(outcome, Failed):
-            self._count(message, outcome.error.name)
+            self._count(message, outcome.error.word)
             again_s = outcome.retry_after_s
             if again_s is None and outcome.error not in (Transport.TOO_BIG, Transport.VERSION):
                 again_s = _RETRY_S * self._rng.uniform(0.5, 1.5)

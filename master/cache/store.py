@@ -109,9 +109,6 @@ class CacheStore:
         """Return who has used a device, the one that came last first."""
         return [row.client for row in self._living(now, self._devices, self._devices.by_first.latest(device), most)]
 
-    def devices_of(self, now: float, client: str, most: int) -> list[str]:
-        return [str(row.key[0]) for row in self.by_client(now, Table.DEVICE, client, most)]
-
     # Leases.
 
     def lease(self, now: float, name: LeaseName, owner: str, for_s: float) -> Lease | Held:

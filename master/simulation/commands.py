@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from master.core.choice import Policy
-from master.simulation.masters import Setting, textbook
 
 if TYPE_CHECKING:
     from master.simulation.masters import Progress as Tell
+    from master.simulation.masters import Setting
     from master.simulation.watch import Watch
 
 _EPILOG: Final = """
@@ -255,6 +255,8 @@ def day(**given: Any) -> int:
 
 
 def _setting(given: dict[str, Any]) -> Setting:
+    from master.simulation.masters import Setting, textbook  # noqa: PLC0415
+
     return Setting(textbook(Policy(given["policy"])), given["masters"], given["seed"])
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import re
-from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,8 @@ from lambdamu.breaker import State
 from lambdamu.messages import WARM
 from master.answer_log import hash_of
 from master.cache.rows import Row, Table
+from master.config_words import count
+from master.web.cache_minute import LastMinute
 from master.web.desk import wall
 from master.web.views import Json, dumps, finite, rows_of
 
@@ -31,59 +32,8 @@ SHOWN_BYTES: Final = 16384
 """Of one value."""
 _LOOKED_AT_BYTES: Final = 4096
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_TOTALS: Final = ("asks", "refused", "hits", "served", "saved", "calls", "failed")
-"""What is counted over the last minute."""
-_MINUTE: Final = 61
-_JUST_NOW: Final = 11
-"""So many looks, a second apart: those of the last minute, and of the last 10 s."""
-_MOST_FAILED: Final = 0.1
 _LETTERS: Final = 4
 _HASH_DIGITS: Final = 12
-
-
-class LastMinute:
-    """How fast counters have grown over the last minute; `take` comes once a second."""
-
-    def __init__(self) -> None:
-        self._looks: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=_MINUTE)
-
-    def take(self, now: float, house: CacheHouse) -> None:
-        self._looks.append((now, _totals(house)))
-
-    def row(self) -> Json:
-        """Return it a second; null before it is known. `hit_rate`: of the asks for warm data that might be served."""
-        seconds, grown = self._grown(_MINUTE)
-        served, rates = grown["served"], ("asks", "saved", "calls", "failed", "refused")
-        return {
-            "seconds": finite(seconds) if seconds else None,
-            "hit_rate": finite(grown["hits"] / served) if served else None,
-            **{f"{key}_per_s": finite(grown[key] / seconds) if seconds else None for key in rates},
-        }
-
-    def troubles(self) -> Iterator[str]:
-        """Yield a line for each thing that goes wrong just now, again and again."""
-        seconds, grown = self._grown(_JUST_NOW)
-        if grown["failed"] > _MOST_FAILED * grown["calls"]:
-            yield f"{grown['failed']} of {grown['calls']} calls of the upstream failed in the last {seconds:.0f} s"
-        if grown["refused"]:
-            yield f"{grown['refused']} fetches and asks were refused in the last {seconds:.0f} s: too many wait"
-
-    def _grown(self, looks: int) -> tuple[float, Mapping[str, int]]:
-        """Return seconds, 0 where there is nothing to compare, and what has come in them."""
-        if not self._looks:
-            return 0.0, dict.fromkeys(_TOTALS, 0)
-        (began, first), (ended, last) = self._looks[-min(looks, len(self._looks))], self._looks[-1]
-        return ended - began, {key: last[key] - first[key] for key in _TOTALS}
-
-
-def _totals(house: CacheHouse) -> Mapping[str, int]:
-    warm, asks, refused = house.warm, house.service.answered.total(), house.broker.core.refused
-    if warm is None:
-        return dict.fromkeys(_TOTALS, 0) | {"asks": asks, "refused": refused}
-    counts, fetches = warm.counts, warm.fetches.counts
-    served, saved = counts.hits + counts.misses, counts.hits + fetches.joined
-    values = (asks, refused, counts.hits, served, saved, fetches.calls, fetches.failures)
-    return dict(zip(_TOTALS, values, strict=True))
 
 
 def cache_summary(house: CacheHouse | None, now: float, minute: LastMinute) -> Json | None:
@@ -96,9 +46,8 @@ def cache_summary(house: CacheHouse | None, now: float, minute: LastMinute) -> J
 
 def cache_verdict(summary: Mapping[str, Any]) -> str:
     """Return how a node stands that has nothing but the cache, in one line."""
-    count = summary["sessions"]
     well = ", and not all is well" if summary["trouble"] else ""
-    return f"the cache has {count} session{'' if count == 1 else 's'}{well}"
+    return f"the cache has {count(summary['sessions'], 'session')}{well}"
 
 
 def troubles(house: CacheHouse, now: float) -> Iterator[str]:

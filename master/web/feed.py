@@ -20,7 +20,8 @@ from master.core.member import Member
 from master.core.pool import Pool
 from master.event_log import Event
 from master.waiting.room import WaitingRoom
-from master.web.cache_views import LastMinute, cache_overview, cache_summary, cache_verdict
+from master.web.cache_minute import LastMinute
+from master.web.cache_views import cache_overview, cache_summary, cache_verdict
 from master.web.desk import Desk
 from master.web.queue_views import overview, summary_row
 from master.web.views import Json, backend_row, dumps, event_row, parts, pool_row

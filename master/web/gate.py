@@ -81,7 +81,7 @@ class Gate:
                 if body is None:
                     connection.abort()
             except Exception as exc:  # noqa: BLE001 - a page that goes wrong must not stop the master
-                self._log.error("http_failed", path=scope["path"], error=repr(exc))
+                self._log.error("http_failed", path=_shown(scope["path"]), error=repr(exc))
                 if not answered:
                     await _error(500, "this went wrong here; the log says what")(scope, receive, send_with_headers)
         if deadline.cancelled_caught:
@@ -91,9 +91,10 @@ class Gate:
         """Return the answer to one who may not come in; None, and note who it is, when they may."""
         if scope["path"] in _OPEN:
             return None
-        caller = self._desk.caller(_token(headers))
+        token = _token(headers)
+        caller = self._desk.caller(token)
         if caller is None:
-            return _error(401, "a token is needed", _CHALLENGE)
+            return _error(401, "a token is needed" if token is None else "this token is not known here", _CHALLENGE)
         scope["state"][CALLER] = caller
         if self._desk.tokens is None and not self._is_ours(headers.get("host")):
             return _error(403, "by this name nobody comes here: add it to [http] hosts")
@@ -115,6 +116,11 @@ class Gate:
         listen = self._desk.policy.listen
         known = {each.lower() for each in self._desk.policy.hosts} | ({listen.host.lower()} if listen else set())
         return name in known or is_loopback(name) or _is_address(name)
+
+
+def _shown(path: str) -> str:
+    """Return a path for the log, without who is looked up in the cache: the id of a session is a secret."""
+    return "/".join(path.split("/")[:5]) if path.startswith("/api/v1/cache/") else path
 
 
 def _is_address(name: str) -> bool:

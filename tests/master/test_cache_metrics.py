@@ -14,6 +14,7 @@ import structlog
 import trio
 
 from lambdamu.objects import Peer
+from lambdamu.port import PortObserver
 from master.cache.house import CacheHouse
 from master.cache.rows import Row, Table, cost_of
 from master.cache_metrics import CacheMetrics
@@ -152,6 +153,15 @@ async def test_the_queue_and_the_workers_are_shown_by_kind_and_what_went_wrong_b
         assert family(shown, "fetches_ended_total") == {("failed",): 1}
 
 
+async def test_old_data_and_strangers_are_counted(autojump_clock: object) -> None:
+    async with fetching() as (house, _):
+        assert house.warm is not None
+        port = house.make_port(None, PortObserver())
+        house.warm.fetches.counts.stale, port.put_out = 3, 2
+        shown = show(house)
+    assert (shown["stale_answers_total",], shown["strangers_put_out_total",]) == (3, 2)
+
+
 async def test_asks_for_warm_data_are_hits_or_join_a_fetch_or_miss_or_are_refused(autojump_clock: object) -> None:
     async with fetching() as (house, upstream):
         log_in(house, "ann")
@@ -198,11 +208,13 @@ async def test_what_was_asked_is_counted_by_what_came_of_it_and_names_of_peers_m
         house.service.handle(question(f"Session.Mine{number}", {}), 0.0, PEER)
         house.service.handle(question(f"Mine{number}.Get", {"Session": f"s{number}"}), 0.0, PEER)
     house.service.handle(question("Session.Get", {"Session": "gone"}), 0.0, PEER)
+    house.service.handle(question("Session.Create", {"Client": "c", "Value": bytes(2**20)}), 0.0, PEER)
     assert family(show(house), "asks_total") == {
         ("Session", "Create", "OK"): 50,
         ("", "", "UnknownName"): 50,
         ("", "", "UnknownObject"): 50,
         ("Session", "Get", "SessionGone"): 1,
+        ("Session", "Create", "TooBig"): 1,
     }
     assert len(show(house)) < 60
 

@@ -62,6 +62,28 @@ def test_a_variable_that_is_not_known_starts_nothing(
     assert capsys.readouterr() == ("", "LAMBDAMU_MASTER__LISTN: is not known; did you mean LAMBDAMU_MASTER__LISTEN?\n")
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("LAMBDAMU_BACKEND_0_HOST", "LAMBDAMU_BACKEND__0__HOST"),
+        ("LAMBDAMU_PROBE_TIMEOUT_S", "LAMBDAMU_PROBE__TIMEOUT_S"),
+        ("LAMBDAMU_MASTER_PORT", ""),
+        ("LAMBDAMU_TOKEN", ""),
+    ],
+)
+def test_a_variable_with_too_few_underscores_is_told_of(
+    name: str, meant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(name, "1")
+    line = f"{name} is no configuration; did you mean {meant}?" if meant else ""
+    assert run("check") == 2
+    assert line in capsys.readouterr().err
+    monkeypatch.setenv("LAMBDAMU_BACKEND__0__HOST", "127.0.0.1")
+    monkeypatch.setenv("LAMBDAMU_BACKEND__0__PORT", "9001")
+    assert run("check") == 0
+    assert capsys.readouterr().err == (f"warning: {line}\n" if meant else "")
+
+
 @pytest.mark.parametrize("command", ["check", "master"])
 def test_neither_file_nor_variable_is_bad_usage(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -98,6 +98,7 @@ def test_the_whole_cache_is_said_line_by_line(monkeypatch: pytest.MonkeyPatch) -
         ({"store": None}, "store: none, all of it ends with the process\n"),
         ({"store": {"failing": True, "unwritten": 7, "written_s_ago": 61.0}}, "store: cannot be written for 61 s, 7"),
         ({"warm": None, "upstream": [], "keys": []}, "refused\nworkers: 5 of 100"),
+        ({"sessions": 1}, "1 session; 3.0 MiB"),
     ],
 )
 def test_what_differs_is_said(monkeypatch: pytest.MonkeyPatch, more: Json, line: str) -> None:
@@ -169,3 +170,9 @@ def test_the_status_of_a_node_for_the_cache_alone_is_that_of_the_cache(monkeypat
     done = run(monkeypatch, FakeNode(alone), status)
     assert (done.exit_code, done.stdout) == (0, "the cache has 3 sessions\ncache: x\n")
     assert list(notices(alone | {"alone": False})) == ["cache: x"]
+
+
+def test_the_help_of_a_command_has_all_its_paragraphs_at_one_margin() -> None:
+    told = CliRunner().invoke(cache, ["--help"]).stdout
+    assert "\n  A look-up needs" in told
+    assert "\n  A token, where one is needed" in told

@@ -127,12 +127,16 @@ async def test_the_cache_of_another_node_is_told_and_sends_nobody_back(tmp_path:
                 caller = node.warm_call
                 assert caller is not None
                 await until(lambda: caller.connected)
-                assert "cache_node_calls" in node.metrics.bounds
                 assert await client.where(Device="phone") == "b1"
                 assert cache.cache is not None
                 warm = cache.cache.warm
                 assert warm is not None
                 await until(lambda: warm.counts.app_starts == 1)
+                sample = node.metrics.registry.get_sample_value
+                assert node.metrics.bounds["cache_node_calls"]() == 0
+                assert node.metrics.bounds["cache_node_networks"]() > 0
+                assert sample("lambdamu_cache_node_connected") == 1
+                assert sample("lambdamu_cache_node_calls_total", {"step": "sent"}) == 1
 
 
 @pytest.mark.parametrize(

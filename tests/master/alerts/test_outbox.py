@@ -109,6 +109,8 @@ PAIRS = [
     ("loop_frozen", "loop_thawed"),
     ("queue_not_read", "queue_written"),
     ("queue_not_written", "queue_written"),
+    ("cache_not_read", "cache_written"),
+    ("cache_not_written", "cache_written"),
     ("backend_down", "backend_up"),
     ("backend_stale", "backend_up"),
     ("backend_stale", "backend_fresh"),

@@ -143,8 +143,6 @@ class Machine(RuleBasedStateMachine):
         assert self.store.by_client(self.now, table, name, most) == those[:most]
         of_device = [row.client for row in latest if row.table is Table.DEVICE and row.key[0] == name]
         assert self.store.clients_of(self.now, name, most) == of_device[:most]
-        devices = [row.key[0] for row in latest if row.table is Table.DEVICE and row.client == name]
-        assert self.store.devices_of(self.now, name, most) == devices[:most]
 
     # Leases.
 

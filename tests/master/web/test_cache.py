@@ -18,7 +18,8 @@ from master.cache.rows import Row, Table
 from master.config_file import parse
 from master.node import Node
 from master.tokens import TokensFile
-from master.web.cache_views import SHOWN_BYTES, LastMinute, value_row
+from master.web.cache_minute import LastMinute
+from master.web.cache_views import SHOWN_BYTES, value_row
 from master.web.run import Web
 from master.web.server import open_http_listeners
 from tests.master.cache.wire import question

@@ -113,11 +113,15 @@ async def test_a_body_that_is_too_large_is_refused_and_the_connection_ends(site:
         assert (await here.http.get("/livez")).status_code == 200
 
 
-async def test_a_bug_in_a_page_is_a_line_of_the_log_and_the_rest_goes_on(site: Any) -> None:
-    async with site("b1") as here:
+async def test_a_bug_in_a_page_is_a_line_of_the_log_and_the_rest_goes_on(site: Any, make_controls: Any) -> None:
+    async with site("b1", controls=make_controls()) as here:
         here.web.desk.whys = None
         answer = await here.http.get("/api/v1/backends")
         assert answer.status_code == 500
         assert (await here.http.get("/livez")).status_code == 200
         [line] = [entry for entry in here.log.entries if entry["event"] == "http_failed"]
         assert line["path"] == "/api/v1/backends"
+        here.web.desk.cache = object()
+        assert (await here.http.get("/api/v1/cache/session/id/of/one")).status_code == 500
+        assert (await here.http.get("/livez")).status_code == 200
+        assert here.log.entries[-1]["path"] == "/api/v1/cache/session"
