@@ -24,6 +24,7 @@ from lambdamu.messages import (
     USER_MAIL,
     USER_NAME,
     Batch,
+    Code,
     Command,
     LinkFault,
     Message,
@@ -41,7 +42,7 @@ class Login:
     """A connection on which a user is logged in, as the Task object `task`.
 
     `session`: its id, None where there is none. `resumed`: it is the one that was shown, and nobody had to log in.
-    `gone`: the one that was shown is gone, so the user has logged in anew.
+    `gone`: the one that was shown is gone, or another user's, so the user has logged in anew.
     """
 
     task: str
@@ -87,11 +88,16 @@ class Caller:
     async def log_in(self, backend: Address, turn: str | None = None, session: str | None = None) -> Login | Failure:
         """Log in to a backend, showing a `turn` where there is one; whoever gets the login closes it.
 
-        `session`: the id of one, which is resumed without a login where it is still there; "": a new one is wanted;
-        None: none is.
+        `session`: the id of one, which is resumed without a login where it is still there and is that of this user;
+        "": a new one is wanted; None: none is.
         """
         if session is not None:
-            return await self._enter(backend, turn, session)
+            login = await self._enter(backend, turn, session)
+            if session and isinstance(login, Failure) and login.why == Code.NOT_YOURS:
+                # It is another user's, so this one has none. The answer has ended the connection, and used no turn.
+                login = await self._enter(backend, turn, "")
+                return attrs.evolve(login, gone=True) if isinstance(login, Login) else login
+            return login
         called = await self._call(backend, self._introduction(turn), read_task, None)
         if isinstance(called, Failure):
             return called.of("backend", backend)

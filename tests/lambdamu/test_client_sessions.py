@@ -15,7 +15,7 @@ from lambdamu.address import Address
 from lambdamu.client import Client, Peers
 from lambdamu.errors import LinkError, UnreachableError
 from lambdamu.machine import LogicalMachine
-from lambdamu.messages import AUTH, SESSION, TASK_OBJECT, TURN, USER_MAIL, USER_NAME, Command, Message, error
+from lambdamu.messages import AUTH, SESSION, TASK_OBJECT, TURN, USER_MAIL, USER_NAME, Code, Command, Message, error
 from lambdamu.objects import NOTHING, Farewell, Later, LMObject, Peer, Reply
 from lambdamu.peers import ClientPolicy
 from lambdamu.tcp_server import PortLimits, TCPServer, open_listeners
@@ -110,6 +110,21 @@ async def test_one_that_is_gone_has_the_user_log_in_anew_over_the_same_connectio
         ann = client(asked, "s1")
         async with ann.connect() as connection:
             assert (connection.task, connection.resumed, connection.gone, ann.session) == ("Task-8", False, True, "s2")
+    assert [(login[SESSION], login[USER_MAIL]) for login in backend.logins] == [("s1", ""), ("", "ann@example.org")]
+    assert len(asked.asks) == 1
+
+
+def is_of_another(said: Said) -> Reply:
+    return Farewell([Message(AUTH, Command.ERROR, USER_MAIL, {"Code": Code.NOT_YOURS, "Text": "that of another"})])
+
+
+async def test_one_of_another_user_is_put_aside_and_the_user_logs_in_anew(
+    master: Any, clock: trio.testing.MockClock
+) -> None:
+    async with serving(is_of_another, gives("s2")) as backend, master(to(backend)) as asked:
+        ann = client(asked, "s1")
+        async with ann.connect() as connection:
+            assert (connection.resumed, connection.gone, ann.session) == (False, True, "s2")
     assert [(login[SESSION], login[USER_MAIL]) for login in backend.logins] == [("s1", ""), ("", "ann@example.org")]
     assert len(asked.asks) == 1
 
