@@ -75,7 +75,7 @@ class Told:
 
 class CacheClient:
     """`secret`: what stands in the `secret_file` of the service, where it has one. `told` hears, once each time that
-    it changes, why the service cannot be reached; None: it can.
+    it changes, why the service cannot be reached; None: it can, and has said that this client may ask.
     """
 
     def __init__(
@@ -200,15 +200,14 @@ class CacheClient:
             await client.aclose()
 
     async def _introduce(self, client: TCPClient) -> None:
-        if not self._secret:
-            return
+        """Say the secret; without one it is said empty, to hear whether one is wanted: else nobody would tell why."""
         said = ((USER_NAME, self._name), (USER_MAIL, self._secret))
         await client.send(
             encode([Message(AUTH, Command.SET, name, text) for name, text in said]), within_s=self._policy.within_s
         )
         task = read_task(await client.receive(within_s=self._policy.within_s))
         if not isinstance(task, str):
-            why = task.text if isinstance(task, Failure) else "it did not answer to the secret"
+            why = task.text if isinstance(task, Failure) else "it does not answer as a cache does"
             raise LinkError(LinkFault.BAD_AUTH, f"{client.address}: {why}")
         self._heard += 1
 
@@ -260,7 +259,7 @@ class CacheClient:
                 if request is None and message.command == Command.ERROR:
                     said = as_map(message.data) or {}
                     raise LinkError(
-                        LinkFault.CLOSED, f"it ends the connection: {as_text(said.get('Code'))}, {said.get('Text')}"
+                        LinkFault.CLOSED, f"it ends the connection: {as_text(said.get('Code'))}: {said.get('Text')}"
                     )
                 asked = self._asked.get(request or "")
                 if asked is not None:  # else nobody waits for it any more

@@ -78,8 +78,16 @@ class CacheHouse:
         )
 
     def make_port(self, tls: TlsDoor | None, observer: PortObserver) -> CachePort:
-        knows = self._guard.lets_in
-        self.port = CachePort(self.service, self._limits, self.config.asks, observer=observer, tls=tls, knows=knows)
+        guard = self._guard
+        self.port = CachePort(
+            self.service,
+            self._limits,
+            self.config.asks,
+            observer=observer,
+            tls=tls,
+            knows=guard.lets_in,
+            wanted=guard.wanted,
+        )
         return self.port
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

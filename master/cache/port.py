@@ -24,7 +24,7 @@ from lambdamu.connection import linger
 from lambdamu.datapack import DEFAULT_LIMITS, Decoder, encode_alone
 from lambdamu.errors import RemoteProtocolError
 from lambdamu.lean_stream import LeanStream
-from lambdamu.messages import Message
+from lambdamu.messages import Code, Message
 from lambdamu.objects import Farewell, Later, Peer
 from lambdamu.port import BATCHES_A_TURN, FLUSH_BYTES, LAST_CALL_S, REST_S, Ending, Handler, PortLimits, PortObserver
 from lambdamu.stream_server import StreamServer
@@ -39,9 +39,10 @@ class CachePort(StreamServer):
     """Serves `handler`, each of whose answers is one message. `asks`: so many of one connection are unanswered at once.
 
     `tls`: what handshakes are made by; None: plain text. A certificate that a peer shows is its subject. `knows`:
-    whether somebody may ask. Who may not has the message deadline to become one who may, and batches as short as on
-    other ports: the memory and the connections are for those who may. Strangers have a quarter of the connections;
-    one more puts out the one who has been one for longest, so who says the secret at once gets in, whoever else comes.
+    whether somebody may ask; `wanted`: what a stranger is to do for it. Who may not has the message deadline to become
+    one who may, and batches as short as on other ports: the memory and the connections are for those who may. Strangers
+    have a quarter of the connections; one more puts out the one who has been one for longest, so who says the secret at
+    once gets in, whoever else comes.
     """
 
     def __init__(
@@ -53,9 +54,12 @@ class CachePort(StreamServer):
         observer: PortObserver | None = None,
         tls: TlsDoor | None = None,
         knows: Callable[[Peer], bool] = lambda _: True,
+        wanted: str = "",
     ) -> None:
         super().__init__(handler, limits, observer=observer)
         self.knows = knows
+        self.last_word = self.wire.last_word(RemoteProtocolError(Code.NOT_YOURS, wanted)) if wanted else b""
+        """To a stranger whose time is over."""
         most = min(limits.batch_bytes, DEFAULT_LIMITS.batch_bytes)
         self.limits_of_strangers = attrs.evolve(limits, batch_bytes=most)
         self.asks = asks
@@ -183,6 +187,8 @@ class _Conversation:
         how = await self._hear()
         if how is Ending.PROTOCOL:
             self._give_up()
+        elif how in (Ending.IDLE, Ending.MESSAGE_DEADLINE) and not self._known and self._port.last_word:
+            self._ready.append(self._port.last_word)
         await self._say_all()
         if how in (Ending.PROTOCOL, Ending.REFUSED, Ending.STOPPED):
             await linger(self._below)

@@ -260,7 +260,7 @@ class CacheService:
         if message.name == USER_NAME:
             return NOTHING
         if not self._guard.say(peer, text):
-            text = "this is not the secret" if self._guard.has_secret else self._guard.wanted
+            text = "this is not the secret" if self._guard.has_secret and text else self._guard.wanted
             return Farewell([error(message, Code.NOT_YOURS, text)])
         return [Message(AUTH, Command.VALUE, TASK_OBJECT, CACHE)]
 

@@ -60,7 +60,7 @@ async def service(warm: FakeWarm | None = None, guard: Guard | None = None, **li
 
 
 class Line:
-    """The service's end of one connection of a script."""
+    """The service's end of one connection of a script, where all may ask."""
 
     def __init__(self, stream: trio.SocketStream, heard: list[Message]) -> None:
         self._stream = stream
@@ -75,6 +75,9 @@ class Line:
             if not data:
                 return None
             for batch in self._decoder.feed(bytes(data)):
+                if batch[0].object == "Auth":
+                    await self.say(encode_alone(Message("Auth", Command.VALUE, "TaskObject", "Cache")))
+                    continue
                 self._heard += batch
                 self._waiting += batch
         return self._waiting.pop(0)
@@ -187,8 +190,13 @@ async def test_the_secret_is_shown_first(clock: trio.testing.MockClock, secret: 
             assert (await cache.ask("Session", "Create", Client="ann"))["Session"]
             assert told == []
             return
-        with pytest.raises(CacheUnavailableError if secret else CacheRefusedError, match=r"NotYours"):
+        why = "NotYours: " + ("this is not the secret" if secret else "say the secret first")
+        with pytest.raises(CacheUnavailableError, match=why):
             await cache.ask("Session", "Create", Client="ann")
+        await trio.sleep(60.0)
+        assert not cache.connected
+        assert len(told) == 1
+        assert why in (told[0] or "")
 
 
 @pytest.mark.parametrize(

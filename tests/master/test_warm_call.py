@@ -14,6 +14,8 @@ import trio
 import trustme
 
 from lambdamu.address import Address
+from lambdamu.datapack import encode_alone
+from lambdamu.messages import Message
 from lambdamu.port import PortLimits
 from lambdamu.tcp_server import open_listeners
 from lambdamu.testing import SOCKET_SETTLE_S, virtual_clock
@@ -97,17 +99,21 @@ async def test_it_is_told_each_device_over_one_connection(secret: str, autojump_
         assert (caller.counts.sent, caller.counts.dropped, caller.used) == (201, 0, 0.0)
 
 
-async def test_a_wrong_secret_tells_nothing_and_is_said_once(autojump_clock: Any) -> None:
+@pytest.mark.parametrize(
+    ("secret", "why"),
+    [("wrong", "this is not the secret"), ("", "say the secret first, as Auth.Set UserName and UserMail")],
+)
+async def test_a_wrong_secret_tells_nothing_and_is_said_once(secret: str, why: str, autojump_clock: Any) -> None:
     cache = Cache("right")
     async with cache.serving():
-        master = Master(cache, "wrong")
+        master = Master(cache, secret)
         async with master.calling() as caller:
             caller.tell("d")
             await trio.sleep(60.0)
             assert not caller.connected
             assert cache.devices == []
             assert master.logged == ["cache_node_unreachable"]
-            assert master.log.entries[0]["error"].endswith("NotYours: this is not the secret")
+            assert master.log.entries[0]["error"].endswith(f"NotYours: {why}")
 
 
 async def test_who_came_too_long_ago_is_left_out_and_the_others_are_told_when_it_is_there(autojump_clock: Any) -> None:
@@ -197,6 +203,8 @@ async def test_what_is_said_to_it_is_heard_by_nobody(autojump_clock: Any) -> Non
 
     async def talk(stream: trio.SocketStream) -> None:
         with trio.move_on_after(100.0):
+            await stream.receive_some()
+            await stream.send_all(encode_alone(Message("Auth", "Value", "TaskObject", "Cache")))
             for _ in range(10):
                 await stream.send_all(b"\x90" * 1000)
             while True:

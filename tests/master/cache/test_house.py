@@ -88,7 +88,9 @@ def test_the_port_knows_a_stranger_where_there_is_a_secret() -> None:
     assert config.cache is not None
     for secret, known in [("", True), ("secret", False)]:
         house = CacheHouse(config.cache, config.limits, random.Random(1), secret)
-        assert house.make_port(None, PortObserver()).knows(Peer("127.0.0.1", 4)) is known
+        port = house.make_port(None, PortObserver())
+        assert port.knows(Peer("127.0.0.1", 4)) is known
+        assert (b"say the secret first" in port.last_word) is not known
 
 
 def test_the_secret_comes_from_a_file_of_one_line(tmp_path: Path) -> None:

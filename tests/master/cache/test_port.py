@@ -240,6 +240,21 @@ async def test_strangers_hold_a_part_of_the_connections_and_who_says_the_secret_
             assert await session_of(front)
 
 
+@pytest.mark.parametrize("said", [b"", raw([{"Object": "Auth"}])[:5]], ids=["nothing", "half a batch"])
+async def test_a_stranger_whose_time_is_over_is_told_what_to_do(autojump_clock: object, said: bytes) -> None:
+    guard = Guard("a secret of 16 and more")
+    service = make_service(guard=guard)
+    async with port_of(service, message_s=5.0, knows=guard.lets_in, wanted=guard.wanted) as (_, connect):
+        stranger = connect()
+        if said:
+            await stranger.stream.send_all(said)
+        last = await stranger.hear()
+        assert last is not None
+        assert (last.command, last.header) == ("Error", None)
+        assert last.data == {"Code": "NotYours", "Text": guard.wanted}
+        assert await stranger.hear() is None
+
+
 async def test_a_stranger_who_never_ends_what_it_says_has_no_more_time_than_others(autojump_clock: object) -> None:
     guard = Guard("a secret of 16 and more")
     said = encode_alone(Message("Auth", "Set", "UserName", "x"))

@@ -114,10 +114,11 @@ async def port_of(
     asks: int = 1000,
     window_bytes: int = 65536,
     knows: Callable[[Peer], bool] = lambda _: True,
+    wanted: str = "",
     **limits: Any,
 ) -> AsyncIterator[tuple[CachePort, Callable[[], Caller]]]:
     """Serve; give the port, and what connects to it."""
-    port = CachePort(service, PortLimits(batch_bytes=BATCH_BYTES, **limits), asks, knows=knows)
+    port = CachePort(service, PortLimits(batch_bytes=BATCH_BYTES, **limits), asks, knows=knows, wanted=wanted)
     async with trio.open_nursery() as nursery:
 
         def connect() -> Caller:
