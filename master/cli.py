@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from lambdamu.address import Address
 from lambdamu.tls import TlsError
@@ -214,6 +215,11 @@ def server(  # noqa: PLR0913 - click gives all options by name
         raise click.UsageError("--products-fault goes with --products")
     if cache_secret_file is not None and cache is None:
         raise click.UsageError("--cache-secret-file goes with --cache")
+    if (
+        cache is None
+        and click.get_current_context().get_parameter_source("screen_types") is not ParameterSource.DEFAULT
+    ):
+        raise click.UsageError("--screen-types goes with --cache")
     if tls is not None and sys.platform != "linux":
         raise click.UsageError("--tls needs Linux")
     options = ServerOptions(

@@ -91,6 +91,7 @@ def test_the_demonstration_of_sessions_loses_none(stage: Stage) -> None:
             "/not/there",
         ),
         (["server", "--listen", "127.0.0.1:0", "--screen-types", "1,x"], "whole numbers"),
+        (["server", "--listen", "127.0.0.1:0", "--screen-types", "1"], "--screen-types goes with --cache"),
         (["client", "--master", "127.0.0.1:1", "--device", "phone"], "go with --session"),
         (["client", "--master", "127.0.0.1:1", "--session", "--plain"], "for one client"),
         (["client", "--master", "127.0.0.1:1", "--user", ""], "user_name"),

@@ -12,9 +12,14 @@ import trio.testing
 
 from lambdamu.address import Address
 from lambdamu.datapack import encode
-from lambdamu.messages import AUTH, SYSTEM, USER_COUNT, USER_MAIL, USER_NAME, Command, Message
+from lambdamu.messages import AUTH, SESSION, SYSTEM, USER_COUNT, USER_MAIL, USER_NAME, Command, Message
+from lambdamu.tcp_server import PortLimits, open_listeners
+from lambdamu.testing import SOCKET_SETTLE_S, virtual_clock
+from master.cache.port import CachePort
+from master.cache.service import Guard
 from server_stub.backend import ServerOptions, parse_fault, run_server
-from tests.server_stub.conftest import ANY_PORT, Process
+from tests.master.cache.wire import make_service
+from tests.server_stub.conftest import ANY_PORT, Process, RawClient, log_in
 
 
 async def test_a_pair_may_come_in_two_batches(backend: Any) -> None:
@@ -176,3 +181,37 @@ async def test_a_host_that_is_not_ours_is_one_line_and_a_failure() -> None:
 def test_options_that_mean_nothing_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be"):
         ServerOptions(ANY_PORT, **wrong)
+
+
+@pytest.fixture
+def clock() -> trio.testing.MockClock:
+    return virtual_clock(3 * SOCKET_SETTLE_S)
+
+
+@pytest.mark.parametrize(
+    ("secret", "why"),
+    [("", "say the secret first, as Auth.Set UserName and UserMail"), ("old", "this is not the secret")],
+)
+async def test_what_the_cache_wants_is_for_the_log_and_the_app_hears_that_it_keeps_its_session(
+    clock: trio.testing.MockClock, secret: str, why: str
+) -> None:
+    guard = Guard("a secret")
+    async with trio.open_nursery() as nursery:
+        port = CachePort(make_service(guard=guard), PortLimits(), 1000, knows=guard.lets_in, wanted=guard.wanted)
+        [cache] = await nursery.start(port.serve, open_listeners(ANY_PORT))
+        process = Process(cache=cache, cache_secret=secret)
+        nursery.start_soon(process.run)
+        await process.listening.wait()
+        for shown in ("", "s1"):
+            async with await trio.open_tcp_stream("127.0.0.1", process.address.port) as stream:
+                client = RawClient(stream)
+                await client.say(Message(AUTH, Command.SET, SESSION, shown), *log_in())
+                [answer] = await client.hear()
+                text = "sessions cannot be had now; keep yours, and try again"
+                assert answer["Data"] == {"Code": "NoStore", "Text": text}
+        await trio.sleep(60.0)
+        signal.raise_signal(signal.SIGTERM)
+        await trio.sleep(10.0)
+        nursery.cancel_scope.cancel()
+    said = f"the cache {cache}: it answered the error NotYours: {why}; nobody can log in with a session"
+    assert process.complaints == [f"lambdamu server: {said}"]
