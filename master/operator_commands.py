@@ -122,6 +122,9 @@ def notices(got: Json) -> Iterator[str]:
     cache = got.get("cache")
     if cache:
         yield from (f"cache: {line}" for line in cache["trouble"])
+    node = got.get("cache_node")
+    if node and node["trouble"]:
+        yield f"cache node {node['address']}: no data are warmed: {node['trouble']}"
     reload = got.get("reload")
     if reload and not reload["ok"]:
         first, *others = reload["faults"] or ["it is not said why"]

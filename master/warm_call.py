@@ -72,7 +72,8 @@ class WarmCaller:
             told=self._heed,
             rng=rng,
         )
-        self._failing = False
+        self.fault: str | None = None
+        """Why the node cannot be reached, as far as that is known; None: it can."""
         self._held_back = 0
         self._no_place = 0
 
@@ -106,9 +107,9 @@ class WarmCaller:
 
     def _heed(self, fault: str | None) -> None:
         """Say when it begins to fail, and when it does so no more."""
-        if (fault is not None) == self._failing:
+        failed, self.fault = self.fault is not None, fault
+        if (fault is not None) == failed:
             return
-        self._failing = fault is not None
         where = str(self.config.address)
         if fault is not None:
             self._log.warning("cache_node_unreachable", address=where, error=fault)

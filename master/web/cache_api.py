@@ -99,7 +99,8 @@ class _CacheApi:
 
     def _house(self) -> CacheHouse:
         if self._desk.cache is None:
-            raise HTTPException(404, _NONE)
+            node = self._desk.cache_node
+            raise HTTPException(404, _NONE if node is None else f"{_NONE}; its [cache_node] is {node.config.address}")
         return self._desk.cache
 
     def _tell(self, text: str) -> None:

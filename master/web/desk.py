@@ -21,6 +21,7 @@ from master.web.controls import Controls, LastReload, Wanted
 
 if TYPE_CHECKING:
     from master.cache.house import CacheHouse
+    from master.warm_call import WarmCaller
 
 
 @attrs.define(eq=False)
@@ -43,6 +44,8 @@ class Desk:
     room: WaitingRoom | None = None
     """Where people wait; None where there is no queue."""
     cache: CacheHouse | None = None
+    cache_node: WarmCaller | None = None
+    """Who tells the cache of another node which devices come."""
 
     @property
     def alone(self) -> bool:

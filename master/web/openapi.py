@@ -30,6 +30,7 @@ _POOL: Final[dict[str, Schema]] = {
     "panic": FLAG,
     "reload": or_null(ref("LastReload")),
     "alone": {"type": "boolean", "description": "The node has the cache alone, and no pool."},
+    "cache_node": or_null(record(address=TEXT, connected=FLAG, trouble=TEXT)),
     "asks_per_s": {"type": "object", "additionalProperties": NUMBER},
     "queue": or_null(ref("QueueSummary")),
     "cache": or_null(ref("CacheSummary")),

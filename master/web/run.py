@@ -44,6 +44,7 @@ class Web:
             tokens_file=tokens_file or TokensFile(policy.tokens_file),
             room=node.waiting,
             cache=node.cache,
+            cache_node=node.warm_call,
         )
         self.feed = Feed(self.desk)
         gate = Gate(make_app(self.desk, self.feed), self.desk, log)

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
@@ -19,6 +19,9 @@ from master.core.reading import set_pool_scene
 from master.event_log import Event
 from master.web.controls import LastReload
 from master.web.desk import Desk, wall
+
+if TYPE_CHECKING:
+    from master.warm_call import WarmCaller
 
 PART: Final = 50
 """So many backends are told of in one go, in about a millisecond."""
@@ -102,7 +105,14 @@ def pool_row(desk: Desk, now: float) -> Json:
         "panic": desk.pool.roll.closed is Reason.PANIC,
         "reload": _reload_row(desk.last_reload()),
         "alone": desk.alone,
+        "cache_node": _cache_node_row(desk.cache_node),
     }
+
+
+def _cache_node_row(caller: WarmCaller | None) -> Json | None:
+    if caller is None:
+        return None
+    return {"address": str(caller.config.address), "connected": caller.connected, "trouble": caller.fault or ""}
 
 
 def _reload_row(last: LastReload | None) -> Json | None:

@@ -21,6 +21,11 @@ REFUSAL = f"the last reload was refused at {moment(1e9)} by ann: pool.toml: line
         ({"reload": REFUSED}, [REFUSAL]),
         ({"reload": REFUSED | {"faults": [*REFUSED["faults"], "b", "c"]}}, [REFUSAL + " (and 2 more)"]),
         ({"reload": REFUSED | {"faults": []}}, [REFUSAL.partition(" by ann")[0] + " by ann: it is not said why"]),
+        ({"cache_node": {"address": "h:1", "connected": True, "trouble": ""}}, []),
+        (
+            {"cache_node": {"address": "h:1", "connected": False, "trouble": "the cache h:1: refused"}},
+            ["cache node h:1: no data are warmed: the cache h:1: refused"],
+        ),
         ({"ready": False, "unready": "stopping"}, ["this master is not ready: stopping"]),
     ],
 )

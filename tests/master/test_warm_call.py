@@ -114,6 +114,7 @@ async def test_a_wrong_secret_tells_nothing_and_is_said_once(secret: str, why: s
             assert cache.devices == []
             assert master.logged == ["cache_node_unreachable"]
             assert master.log.entries[0]["error"].endswith(f"NotYours: {why}")
+            assert caller.fault == master.log.entries[0]["error"]
 
 
 async def test_who_came_too_long_ago_is_left_out_and_the_others_are_told_when_it_is_there(autojump_clock: Any) -> None:

@@ -56,6 +56,8 @@ function facts(pool) {
     pool.ready ? "ready" : "not ready: " + pool.unready,
     pool.alone ? "" : count(pool.connections) + (pool.connections === 1 ? " connection" : " connections"),
     pool.alone || pool.session_s === null ? "" : "users stay " + span(pool.session_s) + " on the average",
+    pool.cache_node && pool.cache_node.trouble
+      ? "no data are warmed at the cache node: " + pool.cache_node.trouble : "",
     reload && reload.ok ? "configuration read at " + moment(reload.at) + " by " + reload.who : "",
     "as of " + moment(pool.at),
   ];

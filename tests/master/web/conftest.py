@@ -15,6 +15,7 @@ import trio
 
 from lambdamu.address import Address
 from master.config import BackendConfig, ChoiceConfig, Config, HttpPolicy
+from master.config_cache import CacheNodeConfig
 from master.config_queue import QueueConfig
 from master.core.admin import Wish
 from master.node import Node
@@ -96,12 +97,13 @@ async def _site(
     panic_threshold: float = 0.0,
     capacity: int | None = None,
     queue: QueueConfig | None = None,
+    cache_node: CacheNodeConfig = CacheNodeConfig(),  # noqa: B008 - a frozen value
     **policy: Any,
 ) -> AsyncIterator[Site]:
     members = tuple(BackendConfig(name, f"h{i}", 9001, capacity=capacity) for i, name in enumerate(names))
     http = HttpPolicy(listen=LOCAL, **policy)
     choice = ChoiceConfig(first_round_s=first_round_s, panic_threshold=panic_threshold)
-    config = Config(backends=members, choice=choice, http=http, queue=queue)
+    config = Config(backends=members, choice=choice, http=http, queue=queue, cache_node=cache_node)
     capture = structlog.testing.LogCapture()
     log = structlog.wrap_logger(None, processors=[capture])
     node = Node(config, rng=random.Random(1), log=log)

@@ -13,8 +13,10 @@ import pytest
 import structlog
 import trio
 
+from lambdamu.address import Address
 from lambdamu.objects import Peer
 from master.cache.rows import Row, Table
+from master.config_cache import CacheNodeConfig
 from master.config_file import parse
 from master.node import Node
 from master.tokens import TokensFile
@@ -93,8 +95,19 @@ async def test_without_a_cache_one_line_says_so(site: Any, path: str) -> None:
         said = "there is no cache: the configuration of this node has no [cache]"
         assert (answer.status_code, answer.json()) == (404, {"error": said})
         pool = (await here.http.get("/api/v1/backends")).json()
-        assert (pool["cache"], pool["alone"]) == (None, False)
+        assert (pool["cache"], pool["cache_node"], pool["alone"]) == (None, None, False)
         assert here.node.events.last(9) == []
+
+
+async def test_where_the_cache_is_another_node_it_is_named_and_so_is_what_keeps_from_it(site: Any) -> None:
+    async with site("b1", cache_node=CacheNodeConfig(Address("cache.example", 7100))) as here:
+        answer = await here.http.get("/api/v1/cache")
+        assert answer.status_code == 404
+        assert answer.json()["error"].endswith("has no [cache]; its [cache_node] is cache.example:7100")
+        for why in ("the cache cache.example:7100: Connection refused", None):
+            here.node.warm_call.fault = why
+            pool = (await here.http.get("/api/v1/backends")).json()
+            assert pool["cache_node"] == {"address": "cache.example:7100", "connected": False, "trouble": why or ""}
 
 
 @pytest.mark.parametrize("more", ["", POOL])
