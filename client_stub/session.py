@@ -6,7 +6,9 @@ It stands on `lambdamu.Client`, as an application does: that asks the masters, t
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from types import MappingProxyType
 from typing import Any, Final
 
 import attrs
@@ -21,7 +23,7 @@ from lambdamu.address import Address, printable
 from lambdamu.answers import Place
 from lambdamu.client import Client, ClientObserver, ClientPolicy, Connection, Peers
 from lambdamu.errors import ConnectError, LinkError, NoServerError, RemoteProtocolError
-from lambdamu.messages import Batch, Command, Message, as_array, as_count, as_map, as_text
+from lambdamu.messages import Batch, Code, Command, Message, as_array, as_count, as_map, as_text
 from lambdamu.retry import Backoff
 
 _SCREEN: Final = "Screen"
@@ -30,6 +32,15 @@ _SCREEN_S: Final = 20.0
 """A screen whose data have to be fetched takes its time."""
 _SHORT_S: Final = 5.0
 """Stays that end sooner, one after the other, are followed by pauses that grow."""
+_MISSING: Final = MappingProxyType(
+    {
+        Code.NOT_FOUND: "no such type",
+        Code.UPSTREAM: "the upstream failed",
+        Code.NO_STORE: "the cache could not give them in time",
+    }
+)
+"""Why data of a screen are missing."""
+_MOST_WHYS: Final = 3
 _BACKOFF: Final = Backoff(first_s=0.2, most_s=5.0)
 
 
@@ -37,7 +48,7 @@ _BACKOFF: Final = Backoff(first_s=0.2, most_s=5.0)
 class Screen:
     """The first screen: `types` data types of which `there` have come, as screen number `count` of the session.
 
-    `failed`: why there is none, else None.
+    `failed`: why there is none, or why types are missing, else None.
     """
 
     seconds: float
@@ -47,10 +58,11 @@ class Screen:
     failed: str | None = None
 
     def __str__(self) -> str:
-        if self.failed is not None:
+        if self.failed is not None and not self.types:
             return f"no first screen: {self.failed}"
+        missing = "" if self.failed is None else f" (missing: {self.failed})"
         return (
-            f"first screen in {self.seconds * 1000:.0f} ms: {self.there} of {self.types} data types, "
+            f"first screen in {self.seconds * 1000:.0f} ms: {self.there} of {self.types} data types{missing}, "
             f"screen {self.count} of this session"
         )
 
@@ -118,6 +130,8 @@ class _SessionClient:
     def __init__(self, options: ClientOptions, rng: random.Random) -> None:
         self._options = options
         self._rng = rng
+        self._hinted = False
+        """Whether it was said where the id of the session is to be had."""
         self._status = Status()
         policy = ClientPolicy(step_s=options.timeout_s, tls=options.tls)
         if options.wait is not None:
@@ -178,6 +192,9 @@ class _SessionClient:
             put_json(entered.to_json())
         else:
             put_line(entered.to_text())
+            if how in ("new", "gone") and not self._hinted:
+                self._hinted = True
+                complain("--resume goes on with this session: --json shows its id")
 
     async def _show(self, connection: Connection) -> Screen:
         """Show the first screen. Raise LinkError, RemoteProtocolError."""
@@ -200,6 +217,14 @@ def read_screen(batch: Batch, seconds: float) -> Screen | None:
             return Screen(seconds, failed=as_text(fields.get("Text")) or "the backend did not say why")
         if (message.object, message.command, message.name) == (_SCREEN, Command.VALUE, _FIRST):
             types = [as_map(each) or {} for each in as_array(fields.get("Types")) or ()]
-            there = sum("Value" in each for each in types)
-            return Screen(seconds, as_count(fields.get("Count")) or 0, len(types), there)
+            missing = [each.get("Code") for each in types if "Value" not in each]
+            count, there = as_count(fields.get("Count")) or 0, len(types) - len(missing)
+            return Screen(seconds, count, len(types), there, _why_missing(missing))
     return None
+
+
+def _why_missing(codes: Sequence[Any]) -> str | None:
+    """Return in a few words why data are missing, by their codes."""
+    texts = (as_text(code) or "it is not said why" for code in codes)
+    whys = list(dict.fromkeys(_MISSING.get(text, text) for text in texts))
+    return ", ".join([*whys[:_MOST_WHYS], "and more"][: len(whys)]) or None

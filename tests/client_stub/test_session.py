@@ -71,13 +71,14 @@ async def test_it_goes_on_at_another_backend_and_says_so(
             codes.append(await run_client(options(asked, hold=60.0)))
 
         nursery.start_soon(run)
-        [new], _ = await lines(capsys, 1)
+        [new], hint = await lines(capsys, 1)
         first.stop.set()
         [resumed], complaint = await lines(capsys, 1)
     assert codes == [0]
     assert new.startswith(f"logged in at {first.address}, new session: Task-1; first screen in ")
     assert new.endswith("5 of 5 data types, screen 1 of this session")
     assert resumed.startswith(f"session resumed at {other.address}, no new login: Task-1; first screen in ")
+    assert hint == "lambdamu client: --resume goes on with this session: --json shows its id\n"
     assert resumed.endswith("5 of 5 data types, screen 2 of this session")
     assert asked.asks[1].data["Failed"] == [{"IP": first.address.host, "Port": first.address.port, "Why": "closed"}]
     assert asked.asks[1].data["Device"] == "a phone"
@@ -177,7 +178,16 @@ def screen(data: Any, command: str = Command.VALUE, name: str = "First") -> list
     [
         (
             screen({"Count": 3, "Types": [{"Type": 1, "Value": "x"}, {"Type": 2, "Code": "Upstream"}]}),
-            "first screen in 250 ms: 1 of 2 data types, screen 3 of this session",
+            "first screen in 250 ms: 1 of 2 data types (missing: the upstream failed), screen 3 of this session",
+        ),
+        (
+            screen({"Types": [{"Code": "NotFound"}, {"Value": "x"}, {"Code": "NotFound"}, {"Code": "BadData"}]}),
+            "first screen in 250 ms: 1 of 4 data types (missing: no such type, BadData), screen 0 of this session",
+        ),
+        (
+            screen({"Types": [{"Code": code} for code in ("NoStore", 7, "a", "b", "c")]}),
+            "first screen in 250 ms: 0 of 5 data types (missing: the cache could not give them in time, "
+            "it is not said why, a, and more), screen 0 of this session",
         ),
         (screen({}), "first screen in 250 ms: 0 of 0 data types, screen 0 of this session"),
         (screen(7), "first screen in 250 ms: 0 of 0 data types, screen 0 of this session"),
