@@ -6,7 +6,7 @@ It stands on `lambdamu.Client`, as an application does: that asks the masters, t
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import MappingProxyType
 from typing import Any, Final
@@ -32,7 +32,7 @@ _SCREEN_S: Final = 20.0
 """A screen whose data have to be fetched takes its time."""
 _SHORT_S: Final = 5.0
 """Stays that end sooner, one after the other, are followed by pauses that grow."""
-_MISSING: Final = MappingProxyType(
+_MISSING: Final[Mapping[str, str]] = MappingProxyType(
     {
         Code.NOT_FOUND: "no such type",
         Code.UPSTREAM: "the upstream failed",

@@ -208,6 +208,7 @@ class CacheClient:
         task = read_task(await client.receive(within_s=self._policy.within_s))
         if not isinstance(task, str):
             why = task.text if isinstance(task, Failure) else "it does not answer as a cache does"
+            why = why if self._secret else f"without a secret {why}"
             raise LinkError(LinkFault.BAD_AUTH, f"{client.address}: {why}")
         self._heard += 1
 

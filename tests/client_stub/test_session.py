@@ -186,8 +186,10 @@ def screen(data: Any, command: str = Command.VALUE, name: str = "First") -> list
         ),
         (
             screen({"Types": [{"Code": code} for code in ("NoStore", 7, "a", "b", "c")]}),
-            "first screen in 250 ms: 0 of 5 data types (missing: the cache could not give them in time, "
-            "it is not said why, a, and more), screen 0 of this session",
+            (
+                "first screen in 250 ms: 0 of 5 data types (missing: the cache could not give them in time, "
+                "it is not said why, a, and more), screen 0 of this session"
+            ),
         ),
         (screen({}), "first screen in 250 ms: 0 of 0 data types, screen 0 of this session"),
         (screen(7), "first screen in 250 ms: 0 of 0 data types, screen 0 of this session"),

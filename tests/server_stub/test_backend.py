@@ -213,5 +213,6 @@ async def test_what_the_cache_wants_is_for_the_log_and_the_app_hears_that_it_kee
         signal.raise_signal(signal.SIGTERM)
         await trio.sleep(10.0)
         nursery.cancel_scope.cancel()
-    said = f"the cache {cache}: it answered the error NotYours: {why}; nobody can log in with a session"
+    how = "" if secret else "without a secret "
+    said = f"the cache {cache}: {how}it answered the error NotYours: {why}; nobody can log in with a session"
     assert process.complaints == [f"lambdamu server: {said}"]
