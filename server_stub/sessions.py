@@ -16,8 +16,8 @@ import attrs
 import trio
 
 from lambdamu.cache_client import CacheClient
-from lambdamu.errors import CacheError, CacheRefusedError, CacheUnavailableError, SessionGoneError
-from lambdamu.messages import BACKEND, CACHE, SESSION, Code, Message
+from lambdamu.errors import CacheError, CacheUnavailableError, SessionGoneError
+from lambdamu.messages import BACKEND, CACHE, SESSION, Message
 from lambdamu.objects import Later, Peer
 from server_stub.users import Entered
 
@@ -90,28 +90,14 @@ class Sessions:
         return reply(held.session)
 
     async def _open(self, client: str, session: str) -> _Held:
-        try:
-            if session:
-                found = await self._cache.ask(SESSION, "Touch", Session=session, Client=client)
-            else:
-                found = await self._cache.ask(SESSION, "Create", Client=client)
-        except CacheRefusedError as exc:
-            if exc.code == Code.NOT_YOURS:
-                await self._look_whether_it_is_heard(client)
-            raise
+        if session:
+            found = await self._cache.ask(SESSION, "Touch", Session=session, Client=client)
+        else:
+            found = await self._cache.ask(SESSION, "Create", Client=client)
         try:
             return _Held(client, str(found["Session"]), float(found["TTL"]))
         except (KeyError, TypeError, ValueError):
             raise CacheUnavailableError("the cache gave an answer without a Session and its TTL") from None
-
-    async def _look_whether_it_is_heard(self, client: str) -> None:
-        """Raise CacheUnavailableError where the cache answers nothing that this backend asks: it knows no session then,
-        and the word for that is the same as for the session of another user.
-        """
-        try:
-            await self._cache.ask(SESSION, "List", Client=client)
-        except CacheRefusedError as exc:
-            raise CacheUnavailableError(str(exc)) from exc
 
     async def _place(self, held: _Held) -> None:
         said: dict[str, Any] = {"Session": held.session, "Key": BACKEND, "TTL": _FOREVER_S}

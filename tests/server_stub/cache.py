@@ -12,7 +12,6 @@ from lambdamu.cache_answers import read_answer
 from lambdamu.errors import CacheUnavailableError
 from lambdamu.messages import CACHE, SESSION, Command, Message
 from lambdamu.objects import Later, Peer
-from master.cache.service import Guard
 from tests.master.cache.wire import FakeWarm, make_service
 
 PEER = Peer("127.0.0.1", 1)
@@ -21,10 +20,9 @@ PEER = Peer("127.0.0.1", 1)
 class DirectCache:
     """What a CacheClient is to those who ask. `down`: it is not there. `delay_s`: each answer comes so late."""
 
-    def __init__(self, warm: FakeWarm | None = None, guard: Guard | None = None) -> None:
-        self._service = make_service(warm, guard)
+    def __init__(self, warm: FakeWarm | None = None) -> None:
+        self._service = make_service(warm)
         self._numbers = count(1)
-        self.peer = PEER
         self.down = False
         self.away: set[str] = set()
         """Questions that find it not there."""
@@ -38,7 +36,7 @@ class DirectCache:
         if self.down or self.delay_s > within_s or f"{thing}.{name}" in self.away:
             raise CacheUnavailableError("the cache is not there")
         question = Message(thing, Command.EVENT, name, data, {"Request": str(next(self._numbers))})
-        reply = self._service.handle(question, trio.current_time(), self.peer)
+        reply = self._service.handle(question, trio.current_time(), PEER)
         if not isinstance(reply, Later):
             return read_answer(reply[0])
         answers: list[Message] = []

@@ -16,7 +16,6 @@ from lambdamu.messages import AUTH, SESSION, TURN, USER_MAIL, USER_NAME, Command
 from lambdamu.objects import Farewell, Later, Peer, Reply
 from lambdamu.testing import virtual_clock
 from lambdamu.turns import NOBODY, Signer, Verifier
-from master.cache.service import Guard
 from master.cache.warm_types import NotServed, Warm, Why
 from server_stub.screen import Screen
 from server_stub.sessions import Sessions
@@ -309,21 +308,6 @@ async def test_a_screen_needs_a_session_that_is_there_and_a_device(clock: trio.t
         assert await backend.show(ann) == "SessionGone", "what is known counts, whatever else is not"
         await trio.sleep(2 * TTL_S)
         assert cache.count("Session.Touch") <= 1, "nobody keeps alive what is gone"
-
-
-@pytest.mark.parametrize("session", ["s1", ""])
-async def test_a_backend_that_the_cache_does_not_hear_says_nothing_of_a_session(
-    clock: trio.testing.MockClock, session: str
-) -> None:
-    guard = Guard("what this backend lacks")
-    cache = DirectCache(guard=guard)
-    guard.say(cache.peer, "what this backend lacks")
-    async with house(cache, "b1") as (backend,):
-        ann = somebody()
-        await backend.log_in(ann, "")
-        backend.leave(ann)
-        cache.peer = Peer("127.0.0.1", 2)
-        assert await backend.log_in(somebody(), session) == "NoStore"
 
 
 async def test_who_goes_in_the_moment_of_the_answer_leaves_nothing_behind(clock: trio.testing.MockClock) -> None:
