@@ -196,12 +196,17 @@ class WriteBehind(Trouble, Generic[P]):
     async def _load(self, load: Callable[[], S]) -> S:
         """Return what was kept; who else holds the store may hold it for a while. Raise StoreError."""
         end = trio.current_time() + _BUSY_S
+        told = False
         while True:
             try:
                 return await self._do(load, _RESTORE_S)
-            except StoreBusyError:
+            except StoreBusyError as exc:
                 if trio.current_time() > end:
                     raise
+                if not told:
+                    told = True
+                    waits = f"for {exc.file}, which another process has open, {_BUSY_S:g} s at most"
+                    self._log.warning(f"{self._what}_waits", message=waits)
                 await trio.sleep(_AGAIN_S)
 
     # Within.

@@ -102,8 +102,9 @@ class SqliteStore:
         except OSError as exc:
             raise StoreError(f"{self._file}: {exc.strerror}") from exc
         except sqlite3.OperationalError as exc:
-            busy = exc.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-            raise (StoreBusyError if busy else StoreError)(f"{self._file}: {exc}") from exc
+            if exc.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise StoreBusyError(self._file, str(exc)) from exc
+            raise StoreError(f"{self._file}: {exc}") from exc
         except (sqlite3.Error, ValueError) as exc:  # ValueError: no file name, or a value of another version
             raise StoreError(f"{self._file}: {exc}") from exc
 

@@ -177,7 +177,7 @@ class SqliteCache:
     def _as_told(self, exc: Exception) -> StoreError:
         code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return StoreBusyError(f"{self._file}: another process has it open, and each node needs its own")
+            return StoreBusyError(self._file, "another process has it open, and each node needs its own")
         if code == sqlite3.SQLITE_CORRUPT and _is_ours(self._file):
             # It will be no better; what comes is to be kept all the same.
             with suppress(OSError):
