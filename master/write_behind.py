@@ -80,6 +80,7 @@ class Trouble:
     def __init__(self, log: Logger, tell: Callable[[str, str], None]) -> None:
         self.failing = False
         self.failures = 0
+        self.error = ""
         self._log = log
         self._tell = tell
         self._throttle = Throttle(_LOG_S)
@@ -92,6 +93,7 @@ class Trouble:
 
     def _fell_short(self, event: str, error: str) -> None:
         self.failures += 1
+        self.error = error
         if not self.failing:
             self.failing = True
             self._tell(event, error)
