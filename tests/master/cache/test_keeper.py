@@ -316,6 +316,7 @@ async def test_a_file_that_is_another_one_is_written_anew(autojump_clock: object
         await trio.sleep(5.0)
         assert disk.names() == ["a", "b", "c"]
         assert [kind for kind, _ in node.told] == ["cache_not_written", "cache_written"]
+        assert node.keeper.error == "it is another file"
 
 
 async def test_a_file_that_somebody_else_holds_for_a_moment_is_read_afterwards(autojump_clock: object) -> None:
