@@ -119,8 +119,14 @@ def check(path: str | None, url: str | None, as_json: bool) -> int:
     """
     if as_json and url is None:
         raise click.UsageError("--json goes with --diff")
+    from master.store.look import fault_of_cache, fault_of_state  # noqa: PLC0415
+
     config = _load(path)
-    for warning in config.warnings:
+    kept = {"[state] file": fault_of_state(config.state.file) if config.state.file else ""}
+    if config.cache is not None and config.cache.file:
+        kept["[cache] file"] = fault_of_cache(config.cache.file)
+    unkept = [f"{key}: {fault}; a master runs, and keeps nothing there" for key, fault in kept.items() if fault]
+    for warning in (*config.warnings, *unkept):
         click.echo(f"warning: {warning}", err=True)
     if url is not None:
         from master.operator_diff import show_difference  # noqa: PLC0415

@@ -10,6 +10,8 @@ class Kept(Protocol):
 
     failing: bool
     """What was tried last, failed."""
+    error: str
+    """What went wrong last, in one line; empty where nothing ever has."""
     written_at: float
     """When the last commit ended well, or the start."""
     commits: int

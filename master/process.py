@@ -99,6 +99,7 @@ def _build(config: Config, log: Logger, sink: Sink, path: str | None, manager: S
     operations = Operations(node, keeper, log, path, environment=os.environ, tokens_file=tokens_file, fit=fit)
     web = _open_web(node, operations, tokens_file, config, log)
     process = _Process(node, operations, log, manager, web[0] if web is not None else None)
+    process.reads = config.state.file or next((file for file, _ in lasting), "")
     return _House(config, sockets, web, keeper, lasting, _make_alerter(node, log), process)
 
 
@@ -114,13 +115,13 @@ class Lasts(Protocol):
 
 @attrs.frozen
 class _House:
-    """All that runs in the process. `web`: the operators' side and its sockets."""
+    """All that runs in the process. `web`: the operators' side and its sockets. `lasting`: with the file of each."""
 
     config: Config
     sockets: Sockets
     web: tuple[Web, list[socket.socket]] | None
     keeper: Keeper
-    lasting: Sequence[Lasts]
+    lasting: Sequence[tuple[str, Lasts]]
     alerter: Alerter
     process: _Process
 
@@ -132,7 +133,7 @@ class _House:
             await self._restore()
             await self._open(nursery)
             nursery.start_soon(self.keeper.run)
-            for each in self.lasting:
+            for _, each in self.lasting:
                 nursery.start_soon(each.run)
             nursery.start_soon(self.alerter.run)
             nursery.start_soon(process.operations.watch)
@@ -149,7 +150,8 @@ class _House:
 
     async def _restore(self) -> None:
         await self.keeper.restore()
-        for each in self.lasting:
+        for file, each in self.lasting:
+            self.process.reads = file
             self.process.manager.starting(_TO_RESTORE_S)
             await each.restore()
         self.process.restored.set()
@@ -157,7 +159,7 @@ class _House:
     async def _finish(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.keeper.finish)
-            for each in self.lasting:
+            for _, each in self.lasting:
                 nursery.start_soon(each.finish)
             nursery.start_soon(self.alerter.finish, min(_ALERTS_S, _EXIT_SHARE * self.config.master.grace_s))
 
@@ -175,15 +177,15 @@ class _House:
                 log.info("http", address=str(address))
 
 
-def _make_lasting(node: Node, store: Store, log: Logger) -> Iterator[Lasts]:
-    """Yield what keeps the queue and the cache beyond the process, where there are any."""
+def _make_lasting(node: Node, store: Store, log: Logger) -> Iterator[tuple[str, Lasts]]:
+    """Yield what keeps the queue and the cache beyond the process, where there are any, each with its file."""
     tell = partial(_tell, node)
     if node.waiting is not None:
         from master.waiting.lasting import Lasting  # noqa: PLC0415 - not all have a queue
 
-        yield Lasting(node.waiting, store, log, tell)
+        yield node.config.state.file, Lasting(node.waiting, store, log, tell)
     if node.cache is not None:
-        yield make_cache_keeper(node.cache, log, tell)
+        yield node.cache.config.file, make_cache_keeper(node.cache, log, tell)
 
 
 def _tell(node: Node, kind: str, text: str) -> None:
@@ -234,6 +236,8 @@ class _Process:
     manager: ServiceManager
     web: Web | None = None
     exit_code: int = 0
+    reads: str = ""
+    """The file of which what was kept is put back now; there may be none."""
     restored: trio.Event = attrs.field(factory=trio.Event)
     """What was kept is back: before that there is nothing of this process that is to be kept."""
 
@@ -245,7 +249,10 @@ class _Process:
             if number == signal.SIGHUP:
                 nursery.start_soon(self._reload, name)
             elif not self.restored.is_set():
-                self.log.info("stopping", signal=name, message="before what was kept is back: it stays as it is")
+                where = f" in {self.reads}" if self.reads else ""
+                self.log.info(
+                    "stopping", signal=name, message=f"before what was kept{where} is back: it stays as it is"
+                )
                 nursery.cancel_scope.cancel()
             elif not stopping:
                 stopping = True

@@ -80,6 +80,7 @@ class Trouble:
     def __init__(self, log: Logger, tell: Callable[[str, str], None]) -> None:
         self.failing = False
         self.failures = 0
+        self.error = ""
         self._log = log
         self._tell = tell
         self._throttle = Throttle(_LOG_S)
@@ -92,6 +93,7 @@ class Trouble:
 
     def _fell_short(self, event: str, error: str) -> None:
         self.failures += 1
+        self.error = error
         if not self.failing:
             self.failing = True
             self._tell(event, error)
@@ -196,12 +198,17 @@ class WriteBehind(Trouble, Generic[P]):
     async def _load(self, load: Callable[[], S]) -> S:
         """Return what was kept; who else holds the store may hold it for a while. Raise StoreError."""
         end = trio.current_time() + _BUSY_S
+        told = False
         while True:
             try:
                 return await self._do(load, _RESTORE_S)
-            except StoreBusyError:
+            except StoreBusyError as exc:
                 if trio.current_time() > end:
                     raise
+                if not told:
+                    told = True
+                    waits = f"for {exc.file}, which another process has open, {_BUSY_S:g} s at most"
+                    self._log.warning(f"{self._what}_waits", message=waits)
                 await trio.sleep(_AGAIN_S)
 
     # Within.

@@ -33,7 +33,7 @@ from master.store.state import (
 
 _BUSY_S: Final = 2.0
 """So long another process may hold the file."""
-_FORMS: Final = (
+FORMS: Final = (
     (
         "CREATE TABLE admin (name TEXT PRIMARY KEY, wish TEXT, who TEXT, why TEXT, until REAL)",
         "CREATE TABLE report (name TEXT PRIMARY KEY, place TEXT, count INTEGER, asked_at REAL, host TEXT, port INT)",
@@ -102,8 +102,9 @@ class SqliteStore:
         except OSError as exc:
             raise StoreError(f"{self._file}: {exc.strerror}") from exc
         except sqlite3.OperationalError as exc:
-            busy = exc.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-            raise (StoreBusyError if busy else StoreError)(f"{self._file}: {exc}") from exc
+            if exc.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise StoreBusyError(self._file, str(exc)) from exc
+            raise StoreError(f"{self._file}: {exc}") from exc
         except (sqlite3.Error, ValueError) as exc:  # ValueError: no file name, or a value of another version
             raise StoreError(f"{self._file}: {exc}") from exc
 
@@ -117,14 +118,14 @@ def make_file(file: str) -> None:
 
 def _prepare(connection: sqlite3.Connection) -> None:
     (form,) = connection.execute("PRAGMA user_version").fetchone()
-    if not 0 <= form <= len(_FORMS):
+    if not 0 <= form <= len(FORMS):
         raise ValueError(f"is of form {form}, which this version does not know")
     if form == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
         raise ValueError("is a database of something else")
-    if form < len(_FORMS):
-        for table in itertools.chain(*_FORMS[form:]):
+    if form < len(FORMS):
+        for table in itertools.chain(*FORMS[form:]):
             connection.execute(table)
-        connection.execute(f"PRAGMA user_version = {len(_FORMS)}")
+        connection.execute(f"PRAGMA user_version = {len(FORMS)}")
 
 
 def _load(connection: sqlite3.Connection) -> State:

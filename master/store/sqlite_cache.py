@@ -31,9 +31,9 @@ from master.store.state import RowsLostError, SavedCache, StoreBusyError, StoreE
 
 _BUSY_S: Final = 1.0
 """So long another process may hold the file."""
-_FORM: Final = 1001
+CACHE_FORM: Final = 1001
 """Far from the forms of the state's file: neither takes the other for its own."""
-_FORM_AT: Final = slice(60, 64)
+FORM_AT: Final = slice(60, 64)
 """Where it stands in the file (SQLite file format, section 1.3)."""
 _NUMBERS: Final = "INSERT INTO number VALUES ('commit', 0), ('fence', 0)"
 _TABLES: Final = (
@@ -177,7 +177,7 @@ class SqliteCache:
     def _as_told(self, exc: Exception) -> StoreError:
         code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return StoreBusyError(f"{self._file}: another process has it open, and each node needs its own")
+            return StoreBusyError(self._file, "another process has it open, and each node needs its own")
         if code == sqlite3.SQLITE_CORRUPT and _is_ours(self._file):
             # It will be no better; what comes is to be kept all the same.
             with suppress(OSError):
@@ -217,7 +217,7 @@ def _connect(file: str) -> sqlite3.Connection:
             if connection.execute("PRAGMA user_version").fetchone() == (0,):
                 for statement in _TABLES:
                     connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {_FORM}")
+                connection.execute(f"PRAGMA user_version = {CACHE_FORM}")
     except BaseException:
         connection.close()
         raise
@@ -226,7 +226,7 @@ def _connect(file: str) -> sqlite3.Connection:
 
 def _look_at_form(connection: sqlite3.Connection) -> None:
     (form,) = connection.execute("PRAGMA user_version").fetchone()
-    if form not in (0, _FORM):
+    if form not in (0, CACHE_FORM):
         raise ValueError(f"is of form {form}, which is none of a cache that this version knows")
     if form == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
         raise ValueError("is a database of something else")
@@ -276,7 +276,7 @@ def _state_of_disk(file: str) -> str:
 
 def _is_ours(file: str) -> bool:
     with suppress(OSError), Path(file).open("rb") as opened:
-        return int.from_bytes(opened.read(100)[_FORM_AT]) == _FORM
+        return int.from_bytes(opened.read(100)[FORM_AT]) == CACHE_FORM
     return False
 
 

@@ -82,7 +82,11 @@ class RowsLostError(StoreError):
 
 
 class StoreBusyError(StoreError):
-    """Somebody else holds it: it can be tried again."""
+    """Somebody else holds `file`: it can be tried again."""
+
+    def __init__(self, file: str, why: str) -> None:
+        super().__init__(f"{file}: {why}")
+        self.file = file
 
 
 class BlockStore(Protocol):

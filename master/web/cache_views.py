@@ -54,7 +54,9 @@ def troubles(house: CacheHouse, now: float) -> Iterator[str]:
     """Yield a line for each thing that is not as it should be."""
     kept = house.keeper
     if kept is not None and kept.failing:
-        yield f"it is not written: {kept.unwritten} changes would end with the process"
+        file = house.config.file
+        why = kept.error.removeprefix(f"{file}: ")
+        yield f"{file} is not written, {count(kept.unwritten, 'change')} would end with the process: {why}"
     peers = house.upstream.peers if house.upstream is not None else []
     failing = [str(peer.address) for peer in peers if peer.breaker.state(now) is not State.CLOSED]
     if failing:

@@ -110,7 +110,7 @@ def test_told_to_stop_while_it_reads_what_was_kept_it_stops_and_leaves_it_as_it_
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
     [told] = process.events("stopping")
-    assert told["message"] == "stopping: before what was kept is back: it stays as it is"
+    assert told["message"] == f"stopping: before what was kept in {file} is back: it stays as it is"
     assert not process.events("listening_too") + process.events("listening")
     assert file.read_bytes() == before
 

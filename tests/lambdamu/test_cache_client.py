@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -319,3 +321,22 @@ def test_what_is_no_time_to_ask_again_is_none(told: Any) -> None:
     with pytest.raises(CacheUnavailableError) as caught:
         read_answer(answer)
     assert caught.value.retry_after_s is None
+
+
+def documented() -> dict[str, Any]:
+    """Run the program of docs/cache.md, but for its `main`."""
+    text = (Path(__file__).parents[2] / "docs/cache.md").read_text()
+    [program] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(program, "docs/cache.md", "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_the_program_of_the_documentation_runs(capsys: pytest.CaptureFixture[str], there: bool) -> None:
+    names = documented()
+    async with service() as address:
+        names["CACHE"] = str(address) if there else "127.0.0.1:1"
+        await names["main"]()
+    said = capsys.readouterr().out
+    assert said.startswith("kept: b'her basket'\n" if there else "no answer: ")

@@ -316,6 +316,7 @@ async def test_a_file_that_is_another_one_is_written_anew(autojump_clock: object
         await trio.sleep(5.0)
         assert disk.names() == ["a", "b", "c"]
         assert [kind for kind, _ in node.told] == ["cache_not_written", "cache_written"]
+        assert node.keeper.error == "it is another file"
 
 
 async def test_a_file_that_somebody_else_holds_for_a_moment_is_read_afterwards(autojump_clock: object) -> None:
@@ -325,7 +326,7 @@ async def test_a_file_that_somebody_else_holds_for_a_moment_is_read_afterwards(a
         def load(self, epoch_s: float) -> SavedCache:
             self.tries += 1
             if 1 < self.tries <= 4:
-                raise StoreBusyError("database is locked")
+                raise StoreBusyError("kept.db", "database is locked")
             return super().load(epoch_s)
 
     disk = Busy()
@@ -337,6 +338,8 @@ async def test_a_file_that_somebody_else_holds_for_a_moment_is_read_afterwards(a
     async with running(second):
         assert second.names() == ["a"]
         assert second.told == []
+        [waits] = [each for each in second.capture.entries if each["event"] == "cache_waits"]
+        assert waits["message"] == "for kept.db, which another process has open, 15 s at most"
 
 
 async def test_a_disk_that_hangs_holds_nobody_up(autojump_clock: object) -> None:

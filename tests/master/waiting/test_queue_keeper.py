@@ -270,7 +270,7 @@ async def test_a_store_that_somebody_else_holds_for_a_moment_is_read_afterwards(
         def load_queue(self, epoch_s: float) -> SavedQueue:
             self.tries += 1
             if 1 < self.tries <= 4:
-                raise StoreBusyError("database is locked")
+                raise StoreBusyError("kept.db", "database is locked")
             return super().load_queue(epoch_s)
 
     disk = Busy()
@@ -281,7 +281,7 @@ async def test_a_store_that_somebody_else_holds_for_a_moment_is_read_afterwards(
     second = Master(disk, wall=WALL + 10.0)
     async with running(second):
         assert second.line() == ["ann"]
-        assert second.events() == ["queue_restored"]
+        assert second.events() == ["queue_waits", "queue_restored"]
 
 
 async def test_a_disk_that_hangs_holds_neither_the_start_nor_the_numbers(autojump_clock: object) -> None:

@@ -155,6 +155,7 @@ async def test_what_is_wrong_is_told_in_lines() -> None:
         written_at: float = 0.0
         commits: int = 0
         failures: int = 1
+        error: str = "x: Permission denied"
 
     async with cache_site() as here:
         house = here.node.cache
@@ -169,7 +170,10 @@ async def test_what_is_wrong_is_told_in_lines() -> None:
                 permit.failed(now)
         told = (await here.http.get("/api/v1/cache")).json()
         assert documented("Cache", told)
-        wrong = ["it is not written: 3 changes would end with the process", "the upstream fails at 127.0.0.1:9"]
+        wrong = [
+            "x is not written, 3 changes would end with the process: Permission denied",
+            "the upstream fails at 127.0.0.1:9",
+        ]
         assert told["trouble"] == wrong
         assert (told["store"]["failing"], told["upstream"][0]["breaker"]) == (True, "open")
         verdict = (await here.http.get("/api/v1/backends")).json()["verdict"]

@@ -87,6 +87,7 @@ class Kept:
     failing: bool = False
     commits: int = 0
     failures: int = 0
+    error: str = ""
     unwritten: int = 0
     written_at: float = 0.0
 
