@@ -122,6 +122,8 @@ def verdict(pool: Pool, takers: int, spare: Spare) -> str:
         few = "too few backends work" if panic else "no backend takes clients"
         return few + ": all failed together, look at this master's network" * pool.roll.suspected
     one = f"{takers} of {len(pool)} backends {'takes' if takers == 1 else 'take'} clients"
+    if len(pool) == 1:
+        one = "the only backend takes clients"
     if spare.fits:
         return f"{one}; the users fit if the biggest falls"
     return f"{one}; the users do not fit if the biggest, {spare.biggest}, falls"
