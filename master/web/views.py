@@ -172,7 +172,7 @@ async def explanation(desk: Desk, zone: str, client: str) -> bytes:
     known = hash_of(client) if client else None
     scene = set_pool_scene(desk.pool, now, Ask(zone=zone, client=known))
     chosen, reason = _choice(desk.pool, scene, Who.of(client).hashes if client else ())
-    head = dumps({"at": finite(wall(now)), "zone": zone, "chosen": chosen, "reason": reason.value})
+    head = dumps({"at": finite(wall(now)), "alone": desk.alone, "zone": zone, "chosen": chosen, "reason": reason.value})
 
     def row(member: Member) -> Json:
         one = explain([member], scene)[0]

@@ -149,6 +149,10 @@ def test_estimates_follow_the_plan_and_are_unknown_while_nobody_is_let_in() -> N
     house.tick(2)
     held = house.ask("person 19")["Data"]
     assert (held["ETA"], held["ETA90"], held["Reason"]) == (None, None, "Held")
+    house.room.order(house.now, WHOLE, None)
+    assert house.room.queues.reason != "Held", "what is told is true at once"
+    house.room.order(house.now, WHOLE, Order("ops", "fire", 0.0, mode=Mode.HOLD))
+    assert house.room.queues.reason == "Held"
 
 
 def test_of_one_queue_the_rate_is_set_and_the_others_go_on() -> None:
