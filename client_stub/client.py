@@ -17,7 +17,7 @@ from client_stub.interrupt import until_signal
 from client_stub.options import ClientOptions, tls_of
 from client_stub.report import run_load
 from client_stub.show import Status, complain, place_text, put_json, put_line
-from client_stub.tally import FAILED, NO_BACKEND, OK
+from client_stub.tally import FAILED, NO_BACKEND, OK, TOO_LATE
 from client_stub.waiting import Waiting
 from lambdamu.address import Address, printable
 from lambdamu.answers import Answer, Failure, explain
@@ -91,7 +91,7 @@ class _OneClient:
         if asked is None:
             complain(f"it was not let in within {self._options.wait:g} s, and has left")
             self._show(Outcome(Result.WAIT))
-            return NO_BACKEND
+            return TOO_LATE
         if isinstance(asked, Failure):
             return self._fail(asked, Outcome(_NOT_REACHED))
         master, answer = asked

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import attrs
 
-from client_stub.tally import FAILED, NO_BACKEND, OK, BackendTally, quantiles, sorted_backends
+from client_stub.tally import FAILED, NO_BACKEND, OK, TOO_LATE, BackendTally, quantiles, sorted_backends
 from lambdamu.address import Address
 
 _SAMPLE: Final = 10_000
@@ -112,9 +112,14 @@ class CrowdTally:
             self.kept += now <= promise.by
 
     def exit_code(self) -> int:
-        """Return 0 when every client got in, and to its backend if it was to; 3 when none did; otherwise 1."""
+        """Return 0 when every client got in, and to its backend if it was to; 3 or 4 when none did; otherwise 1.
+
+        4: all have left the queue, tired of waiting.
+        """
         if self.ended["done"] == self.clients:
             return OK
+        if self.ended["left"] == self.clients:
+            return TOO_LATE
         return FAILED if self.let_in or self.ended["failed"] or self.waiting else NO_BACKEND
 
     def line(self) -> str:

@@ -15,6 +15,7 @@ from lambdamu.answers import Failure
 OK: Final = 0
 FAILED: Final = 1
 NO_BACKEND: Final = 3
+TOO_LATE: Final = 4
 
 _QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 _REASONS: Final = 100

@@ -61,9 +61,15 @@ def lay_over(raw: Mapping[str, Any], environment: Environment) -> tuple[dict[str
             places.append(_find_place(name))
         except ValueError as exc:
             faults.append((name, str(exc)))
+    gaps = set[str]()
     for place in sorted(places):
+        if place.table in gaps:
+            continue
         try:
             _put(merged, place, _read(place, environment[place.variable]))
+        except _GapError as exc:  # all that follow stand behind it: it is one fault
+            gaps.add(place.table)
+            faults.append((place.variable, str(exc)))
         except ValueError as exc:
             faults.append((place.variable, str(exc)))
     return merged, faults
@@ -83,6 +89,10 @@ def name_culprits(entry: str, keys: tuple[str, ...], environment: Environment, *
     if missing and any(name.startswith(before) for name in given):
         return ", ".join(before + key.upper() for key in keys)
     return ", ".join(name for name in (before + key.upper() for key in keys) if name in given)
+
+
+class _GapError(ValueError):
+    """A number in an array is left out."""
 
 
 @attrs.frozen(order=True)
@@ -133,7 +143,7 @@ def _put(merged: dict[str, Any], place: _Place, value: object) -> None:
         if not isinstance(rows, list):
             return
         if place.number > len(rows):
-            raise ValueError(f"there is no {name} {len(rows)} before it: they are numbered from 0 without a gap")
+            raise _GapError(f"there is no {name} {len(rows)} before it: they are numbered from 0 without a gap")
         if place.number == len(rows):
             rows.append({})
         table = rows[place.number] = _copy(rows[place.number])

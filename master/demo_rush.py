@@ -10,7 +10,9 @@ How long a client stays, and how many fit, follow from the seconds that are give
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 import attrs
@@ -58,6 +60,16 @@ target_load = {target}
 keys_file = "turns.keys"
 """
 _BACKEND: Final = BACKEND + "capacity = {capacity}\n"
+
+_MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "refused": ": logins at the killed backend, before the master knew of its end",
+        "closed": ": connections that ended before there was an answer, as those of the killed backend do",
+        "connect_timeout": ": connections that were not taken in time",
+        "timeout": ": questions that were not answered in time",
+    }
+)
+"""What a word of the errors stands for here."""
 
 
 @attrs.frozen
@@ -191,7 +203,9 @@ def verdict(figures: dict[str, Any]) -> tuple[int, list[str]]:
         lines.append(f"of what they were told, {kept:.0%} came true: in by then, or earlier")
     if figures["lost"]:
         lines.append(f"{figures['lost']} lost their backend and came back")
-    lines += [f"{count} x {word}" for word, count in figures["errors"].items()]
+    if figures["errors"]:
+        lines.append("what went wrong on the way, and was tried again:")
+        lines += [f"  {count} x {word}{_MEANINGS.get(word, '')}" for word, count in figures["errors"].items()]
     right = figures["let_in"] == figures["clients"] and figures["in_order"]
     lines.append("all is well" if right else "this is not as it should be")
     return int(not right), lines

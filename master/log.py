@@ -83,7 +83,10 @@ def _name_as_ecs(event: MutableMapping[str, Any]) -> dict[str, Any]:
     """Give each field its name in ECS: the event is `event.action`, an error `error.message`; the rest is ours."""
     action, said = event.pop("event"), event.pop("message", None)
     error = next((event.pop(key) for key in _ERRORS if key in event), None)
-    words = [action.replace("_", " "), event.get("backend"), said or error]
+    about, told = event.get("backend") or (event.get("address") if error else None), said or error
+    if about and ":" in about and f"{told} ".startswith((f"{about}:", f"{about} ")):
+        about = None  # what is told begins with that address already
+    words = [action.replace("_", " "), about, told]
     named: dict[str, Any] = {f"lambdamu.{key}": value for key, value in event.items() if value is not None}
     if error is not None:
         named["error.message"] = error

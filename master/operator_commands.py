@@ -55,15 +55,18 @@ def status(url: str, as_json: bool) -> int:
 
 @click.command(epilog="\b\nExample:\n  lambdamu why 203.0.113.7")
 @click.argument("client")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="So many answers at most, the latest."
+)
 @common
-def why(client: str, url: str, as_json: bool) -> int:
+def why(client: str, limit: int, url: str, as_json: bool) -> int:
     """Say what CLIENT was answered lately, and why.
 
     CLIENT is the id that it sends, the first 8 or more digits of its hash, its address or its network.
     """
     got = ask(lambda: get(url, "/api/v1/answers", client=client))
     place = got.get("place")
-    show(got, [*map(_answer, reversed(got["answers"])), *_place(place)], as_json=as_json)
+    show(got, [*answer_lines(got["answers"], limit), *_place(place)], as_json=as_json)
     if not got["answers"] and not as_json:
         click.echo("no answer to such a client is kept", err=True)
     return 0 if got["answers"] or place else 1
@@ -152,6 +155,9 @@ def _backend(row: Json) -> Sequence[str]:
 
 
 def _explanation(got: Json) -> Iterator[str]:
+    if got.get("alone"):
+        yield "no pool here: this node has the cache alone"
+        return
     yield f"{got['chosen'] or 'no backend'}: {got['reason']}"
     rows = (
         (
@@ -165,6 +171,13 @@ def _explanation(got: Json) -> Iterator[str]:
         for row in got["backends"]
     )
     yield from table(("BACKEND", "REASON", "LOAD", "REPORTED", "SENT SINCE", "REPORT"), rows)
+
+
+def answer_lines(rows: Sequence[Json], limit: int) -> Iterator[str]:
+    """Yield the latest of `rows`, which come newest first, in the order of time."""
+    if len(rows) > limit:
+        yield f"{len(rows) - limit} more before these: --limit {len(rows)}"
+    yield from map(_answer, reversed(rows[:limit]))
 
 
 def _answer(row: Json) -> str:

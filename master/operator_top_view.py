@@ -74,6 +74,7 @@ class Look:
     verdict: str
     notices: tuple[str, ...]
     asks: str
+    """Empty where there is no pool."""
     rows: tuple[Row, ...]
     events: tuple[str, ...]
     lost: str = ""
@@ -90,7 +91,7 @@ def read_look(url: str, at: float, told: Json) -> Look:
         told=told,
         verdict=str(told["verdict"]),
         notices=tuple(notices(told)),
-        asks=_asks(told),
+        asks="" if told.get("alone") else _asks(told),
         rows=tuple(map(_read_row, told["backends"])),
         events=tuple(map(_event, told["events"][:_EVENTS])),
     )
@@ -107,7 +108,7 @@ def lines(look: Look, sort: Sort, width: int | None = None, height: int | None =
     room = None if height is None else max(0, height - len(head) - 1)
     events = look.events if room is None else look.events[: max(0, room // _EVENTS_SHARE - 1)]
     foot = [Text(), *map(_plain, events)] if events else []
-    rows = _rows(look.rows, sort, width, None if room is None else room - len(foot))
+    rows = _rows(look.rows, sort, width, None if room is None else room - len(foot)) if look.asks else []
     return [*head, *rows, *foot][:height]
 
 
@@ -117,7 +118,8 @@ def _head(look: Look) -> Iterator[Text]:
         yield _plain(f"LOST: {look.lost}; tried again and again, what stands here is old", "bold red")
     yield _plain(look.verdict, "bold")
     yield from (_plain(each, "bold yellow") for each in look.notices)
-    yield _plain(look.asks)
+    if look.asks:
+        yield _plain(look.asks)
 
 
 def _rows(rows: Sequence[Row], sort: Sort, width: int | None, room: int | None) -> list[Text]:

@@ -93,4 +93,6 @@ class RoomWatch:
 
 
 def _lost(spare: Spare) -> str:
-    return f"if {spare.biggest} falls, {spare.users} users need a place and {spare.room} are free"
+    need = "1 user needs" if spare.users == 1 else f"{spare.users} users need"
+    free = "1 is" if spare.room == 1 else f"{spare.room} are"
+    return f"if {spare.biggest} falls, {need} a place and {free} free"

@@ -29,6 +29,10 @@ _MEMORY_S: Final = 300.0
 """What is learned of sessions fades over this time."""
 _DOUBT: Final = 20.0
 """The first assumption weighs as much as so many ended sessions."""
+_LEAST_GONE: Final = 5.0
+"""With fewer that have surely ended, nobody knows how long they are."""
+_CAUTION: Final = 2.0
+"""What is seen may be so much too short: backends fall, and the first to go are those who stay a moment."""
 
 
 @attrs.frozen
@@ -64,6 +68,8 @@ class SessionClock:
     since: float = attrs.field(default=0.0, init=False)
     _user_s: float = attrs.field(default=0.0, init=False)
     _ended: float = attrs.field(default=0.0, init=False)
+    _gone: float = attrs.field(default=0.0, init=False)
+    """Of the ended ones, those that are certain: who was just sent may be on his way."""
     _learned_at: float = attrs.field(default=-math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -74,14 +80,30 @@ class SessionClock:
         """Return x; of a time before the last change of D as if D had been what it is now."""
         return self.base + (now - self.since) * self.per_s
 
-    def learn(self, now: float, seconds: float, before: int, joined: int, after: int) -> None:
-        """Take in that of `before` users and `joined` that were sent in `seconds`, `after` are there."""
+    @property
+    def seen_s(self) -> float | None:
+        """What one can promise by: at most D, and not far over what was seen; None: nobody has seen anything yet.
+
+        D begins with an assumption, which would be a hundred times too long for long where sessions are short.
+        """
+        if self.policy.session_s is not None:
+            return self.policy.session_s
+        if self._gone < _LEAST_GONE:
+            return None
+        return min(self.mean_s, max(LEAST_SESSION_S, _CAUTION * self._user_s / self._gone))
+
+    def learn(self, now: float, seconds: float, before: int, joined: int, after: int, came: int = 0) -> None:
+        """Take in that of `before` users and `joined` that were sent in `seconds`, `after` are there.
+
+        `came`: the same as `joined`, of those sent so long before that they are in the counts if they came.
+        """
         if self.policy.session_s is not None:
             return
         faded = math.exp((self._learned_at - now) / _MEMORY_S)
         self._learned_at = now
         self._user_s = self._user_s * faded + (before + after) / 2 * seconds
         self._ended = self._ended * faded + before + joined - after
+        self._gone = self._gone * faded + before + came - after
         # Users who come by other ways than a master can make the count of the ended negative.
         ended = max(self._ended + _DOUBT, 1e-9)
         self._set(now, min(MOST_SESSION_S, max(LEAST_SESSION_S, (self._user_s + _DOUBT * self.first_s) / ended)))
@@ -157,14 +179,17 @@ class Spell:
     _count: int = attrs.field(default=0, init=False)
     _asked_at: float | None = attrs.field(default=None, init=False)
     _made: int = attrs.field(default=0, init=False)
+    _settled: int = attrs.field(default=0, init=False)
 
     def reported(self, now: float, count: int, asked_at: float) -> None:
         """Take in a report; clients that were sent while its answer was under way belong to the next one."""
         made = self.reservations.made_by(asked_at)
+        settled = self.reservations.made_by(asked_at - self.clock.policy.connect_s)
         if self._asked_at is not None:
             joined = (made - self._made) * self.clock.policy.masters
-            self.clock.learn(now, asked_at - self._asked_at, self._count, joined, count)
-        self._count, self._asked_at, self._made = count, asked_at, made
+            came = (settled - self._settled) * self.clock.policy.masters
+            self.clock.learn(now, asked_at - self._asked_at, self._count, joined, count, came)
+        self._count, self._asked_at, self._made, self._settled = count, asked_at, made, settled
 
     def broken(self) -> None:
         """Hear that the backend was gone: its next count may be of another process, which began with nobody."""

@@ -48,9 +48,9 @@ class Course:
             self._shares.changed(line)
         self._set_mode(policy.mode)
         if self.halted:
-            self.limit = Limit.MODE
             for ticket in list(self.book.called.values()):
                 self.put_back(now, ticket)
+        self.limit, _ = self._look(now)  # what forbade a call before may be over, or another one
 
     def _set_mode(self, mode: Mode) -> None:
         self.halted = mode in (Mode.HOLD, Mode.CLOSED)

@@ -18,10 +18,14 @@ from master.queue.ticket import Ticket
 
 @attrs.frozen
 class Outlook:
-    """Of one queue: how many wait, and how many are to be let in a second, None when that is not planned."""
+    """Of one queue: how many wait, and how many are to be let in a second, None when that is not planned.
+
+    `known`: whether what is measured may stand for it where it is not; what fills free places says nothing of later.
+    """
 
     waiting: int
     planned_per_s: float | None = None
+    known: bool = True
 
 
 class Estimates:
@@ -51,7 +55,8 @@ class Estimates:
         self._busy = busy
         self._forecasts = {queue: self._forecasts.get(queue) or Forecast(self._policy) for queue in queues}
         for queue, outlook in queues.items():
-            self._forecasts[queue].look(now, waiting=outlook.waiting > 0, planned_per_s=outlook.planned_per_s)
+            planned_per_s = outlook.planned_per_s if outlook.known else 0.0
+            self._forecasts[queue].look(now, waiting=outlook.waiting > 0, planned_per_s=planned_per_s)
 
     def forecast(self, queue: str) -> Forecast | None:
         """Return what is known of a queue; None when the last look did not name it."""

@@ -123,7 +123,9 @@ class _World:
         serving = [member for member in self._pool if member.serving]
         # One that is over its target takes from the room of the others: where people go is the choice of the pool.
         free = sum(self._goal - member.users(now) for member in serving)
-        return Room(free, why=QueueReason.NO_PLACE), len(serving) * self._goal / self._pool.clock.mean_s
+        stay_s = self._pool.clock.seen_s
+        planned_per_s = 0.0 if stay_s is None else len(serving) * self._goal / stay_s  # 0: nobody knows
+        return Room(free, why=QueueReason.NO_PLACE), planned_per_s
 
     def _enter(self, now: float, person: int) -> str | None:
         member = self._pool.pick(now, self._rng)

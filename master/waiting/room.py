@@ -233,11 +233,15 @@ class WaitingRoom:
         self.estimates.look(now, self.outlooks, self.busy)
 
     def _steady_per_s(self) -> float | None:
-        """Return at which pace those who leave let in those who wait; None where there are free places for all."""
-        steady, free, waiting = self.plan.steady_per_s, self.queues.limits.spare, self.queues.book.waiting
-        if steady is None or free is None or not waiting or free >= waiting:
+        """Return at which pace those who leave let in those who wait; None where there are free places for all.
+
+        NaN where nobody has seen yet how long people stay.
+        """
+        goal, free, waiting = self.plan.goal, self.queues.limits.spare, self.queues.book.waiting
+        if goal is None or free is None or not waiting or free >= waiting:
             return None
-        return steady * waiting / (waiting - max(free, 0))
+        stay_s = self._pool.clock.seen_s
+        return math.nan if stay_s is None else goal / stay_s * waiting / (waiting - max(free, 0))
 
     def _outlooks(self) -> dict[str, Outlook]:
         """Return how each queue stands, and what it is to get of what is planned."""
@@ -247,6 +251,8 @@ class WaitingRoom:
             return {line.queue: Outlook(len(line), 0.0) for line in lines}
         shares = sum(line.template.share for line in lines if len(line))
         steady = self._steady_per_s()
+        if steady is not None and math.isnan(steady):
+            return {line.queue: Outlook(len(line), known=False) for line in lines}
         rates = [rate for rate in (steady, _per_s(self.policy.per_minute), self.plan.per_s) if rate is not None]
         return {
             line.queue: Outlook(

@@ -72,6 +72,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
     "Backends": record(**_POOL, backends=array(ref("Backend"))),
     "Explanation": record(
         at=NUMBER,
+        alone={"type": "boolean"},
         zone=TEXT,
         chosen=or_null(TEXT),
         reason=TEXT,

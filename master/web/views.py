@@ -132,6 +132,8 @@ def verdict(pool: Pool, takers: int, spare: Spare) -> str:
         few = "too few backends work" if panic else "no backend takes clients"
         return few + ": all failed together, look at this master's network" * pool.roll.suspected
     one = f"{takers} of {len(pool)} backends {'takes' if takers == 1 else 'take'} clients"
+    if len(pool) == 1:
+        one = "the only backend takes clients"
     if spare.fits:
         return f"{one}; the users fit if the biggest falls"
     return f"{one}; the users do not fit if the biggest, {spare.biggest}, falls"
@@ -180,7 +182,7 @@ async def explanation(desk: Desk, zone: str, client: str) -> bytes:
     known = hash_of(client) if client else None
     scene = set_pool_scene(desk.pool, now, Ask(zone=zone, client=known))
     chosen, reason = _choice(desk.pool, scene, Who.of(client).hashes if client else ())
-    head = dumps({"at": finite(wall(now)), "zone": zone, "chosen": chosen, "reason": reason.value})
+    head = dumps({"at": finite(wall(now)), "alone": desk.alone, "zone": zone, "chosen": chosen, "reason": reason.value})
 
     def row(member: Member) -> Json:
         one = explain([member], scene)[0]

@@ -95,6 +95,7 @@ def test_who_has_waited_for_so_long_leaves() -> None:
     assert [said.get("Leave") for _, said in world.asks] == [None, None, None, True]
     assert (world.tally.ended["left"], world.tally.waiting, world.tally.promises) == (1, 0, 0)
     assert world.crowd.is_over
+    assert world.tally.exit_code() == 4
 
 
 @pytest.mark.parametrize(

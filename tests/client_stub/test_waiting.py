@@ -82,7 +82,7 @@ async def test_it_goes_away_says_so_first_and_comes_back(master: Any, clock: tri
 
 async def test_when_it_has_waited_for_so_long_it_leaves(capsys: Capture, clock: trio.testing.MockClock) -> None:
     async with FakeBackend() as backend, queue_master(at(backend)) as asked:
-        assert await run_client(waits(asked.address, wait=30.0, json=True)) == 3
+        assert await run_client(waits(asked.address, wait=30.0, json=True)) == 4
         assert asked.asks[-1]["Leave"]
         assert asked.queues.book.waiting == 0
     shown = capsys.readouterr()

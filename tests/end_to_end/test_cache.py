@@ -252,6 +252,7 @@ def test_an_operator_looks_at_a_node_for_the_cache_alone_and_ends_a_session(stag
         session = front.ask("Session", "Create", Client="ann/1", Value=b"data")["Data"]["Session"]
         front.ask("Device", "Bind", Session=session, Device="a phone")
         assert run("status") == (0, "the cache has 1 session\n")
+        assert run("explain") == (3, "no pool here: this node has the cache alone\n")
         assert json.loads(run("cache", "--json")[1])["sessions"] == 1
         assert "ann/1" in run("cache", "device", "a phone")[1]
         assert session not in run("cache", "client", "ann/1")[1]

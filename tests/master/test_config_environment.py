@@ -209,6 +209,15 @@ def test_a_fault_names_its_variable(name: str, value: str, fault: str) -> None:
     assert faults(of(**{name: value})) == [f"LAMBDAMU_{name}: {fault}"]
 
 
+def test_a_gap_is_one_fault_however_many_stand_behind_it() -> None:
+    behind = of(BACKEND__3__HOST="h", BACKEND__3__PORT="1", BACKEND__4__HOST="h", PROBE__INTERVAL_S="x")
+    gap = "there is no backend 0 before it: they are numbered from 0 without a gap"
+    assert sorted(faults(behind)) == [
+        f"LAMBDAMU_BACKEND__3__HOST: {gap}",
+        'LAMBDAMU_PROBE__INTERVAL_S: [probe]: interval_s: must be a number, not "x"',
+    ]
+
+
 SUM = "[probe]: interval_s + timeout_s: must not exceed stale_after_s, but"
 TWICE = '[[backend]] 2: host, port: are the same place as those of [[backend]] 1 "b1"'
 

@@ -37,6 +37,15 @@ def test_all_is_well_only_where_everybody_was_let_in_in_order(change: dict[str, 
     assert lines[-1] == ("all is well" if code == 0 else "this is not as it should be")
 
 
+def test_the_killed_backend_is_named_where_its_connections_went_wrong() -> None:
+    _, lines = verdict({**FIGURES, "errors": {"refused": 47, "Closed": 1}})
+    assert lines[-4:-1] == [
+        "what went wrong on the way, and was tried again:",
+        "  47 x refused: logins at the killed backend, before the master knew of its end",
+        "  1 x Closed",
+    ]
+
+
 def test_a_line_says_how_the_queue_stands() -> None:
     queue = {
         "waiting": 120,

@@ -74,6 +74,11 @@ ECS = {"@timestamp", "log.level", "message", "ecs.version", "event.action", "err
 EVENTS: list[tuple[str, str, dict[str, object], str]] = [
     ("info", "stopped", {}, "stopped"),
     ("warning", "backend_down", {"backend": "b1", "text": "it refused", "left_out": 2}, "backend down: b1: it refused"),
+    ("warning", "backend_down", {"backend": "h:1", "text": "h:1: it refused"}, "backend down: h:1: it refused"),
+    ("warning", "backend_down", {"backend": "h:1", "text": "h:10 is away"}, "backend down: h:1: h:10 is away"),
+    ("warning", "backend_stale", {"backend": "no", "text": "no report"}, "backend stale: no: no report"),
+    ("error", "cannot_listen", {"address": "h:1", "error": "in use"}, "cannot listen: h:1: in use"),
+    ("info", "listening", {"address": "h:1"}, "listening"),
     ("error", "reload_refused", {"fault": "x: y", "other_faults": 0}, "reload refused: x: y"),
     ("error", "state_not_written", {"error": "disk full"}, "state not written: disk full"),
     ("warning", "config", {"message": "odd", "error": "no"}, "config: odd"),

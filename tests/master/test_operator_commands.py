@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from master.operator_commands import moment, notices
+from master.operator_commands import answer_lines, moment, notices
 
 REFUSED = {"ok": False, "at": 1e9, "who": "ann", "faults": ["pool.toml: line 3: is not TOML"]}
 REFUSAL = f"the last reload was refused at {moment(1e9)} by ann: pool.toml: line 3: is not TOML"
@@ -31,3 +31,11 @@ REFUSAL = f"the last reload was refused at {moment(1e9)} by ann: pool.toml: line
 )
 def test_what_is_not_as_it_should_be_is_said(pool: dict[str, Any], lines: list[str]) -> None:
     assert list(notices({"ready": True, "unready": ""} | pool)) == lines
+
+
+@pytest.mark.parametrize(("limit", "first"), [(1, "2 more before these: --limit 3"), (3, None), (20, None)])
+def test_of_the_answers_the_latest_are_shown_in_the_order_of_time(limit: int, first: str | None) -> None:
+    row = {"client": None, "network": "n", "backend": None, "zone": "", "reason": "full", "loads": []}
+    lines = list(answer_lines([row | {"at": 1e9 - number, "result": f"r{number}"} for number in range(3)], limit))
+    assert first is None or lines.pop(0) == first
+    assert [line.split("  ")[2] for line in lines] == [f"r{number}" for number in reversed(range(min(limit, 3)))]

@@ -61,6 +61,11 @@ def draw(shown: Look, width: int, height: int) -> list[str]:
     return console.export_text().splitlines()
 
 
+def test_of_a_cache_alone_no_pool_is_shown() -> None:
+    shown = look(alone=True, verdict="the cache has 1 session")
+    assert block(shown, Sort.NAME) == ["http://m:7080  12:00:00", "the cache has 1 session", ""]
+
+
 def test_a_look_is_told_in_plain_lines() -> None:
     drain = {"state": "drain", "who": "ann", "reason": "kernel", "until": NOON + 60}
     shown = look(

@@ -51,6 +51,17 @@ def test_no_room_is_told_when_it_has_held_and_again_when_there_is_some() -> None
     assert told[1][2] == "if b1 falls, 70 users need a place and 20 are free"
 
 
+@pytest.mark.parametrize(
+    ("spare", "text"),
+    [
+        (Spare("b1", 1, 0), "if b1 falls, 1 user needs a place and 0 are free"),
+        (Spare("b1", 2, 1), "if b1 falls, 2 users need a place and 1 is free"),
+    ],
+)
+def test_one_is_told_as_one(spare: Spare, text: str) -> None:
+    assert [told for _, _, told in watch([Look(True, "", False, spare)] * 20)] == [text]
+
+
 def test_of_one_backend_alone_it_is_not_asked_who_could_stand_in() -> None:
     assert watch([look(fits=None)] * 100) == []
 

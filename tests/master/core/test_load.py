@@ -165,7 +165,7 @@ def test_nothing_is_learned_from_a_count_before_and_one_after_a_backend_was_gone
 
 def test_joins_made_while_an_answer_is_under_way_belong_to_the_next_report(monkeypatch: pytest.MonkeyPatch) -> None:
     rng, pool = random.Random(1), make_pool(Backend("a"))
-    learned: list[tuple[float, int, int, int]] = []
+    learned: list[tuple[float, int, int, int, int]] = []
     monkeypatch.setattr(SessionClock, "learn", lambda _clock, _now, *spell: learned.append(spell))
     pool.record_report(0.0, rng, "a", 10, 0.0, PROBED)
     pool.pick(1.0, rng)
@@ -173,4 +173,25 @@ def test_joins_made_while_an_answer_is_under_way_belong_to_the_next_report(monke
         pool.pick(at, rng)
     pool.record_report(5.5, rng, "a", 11, 5.0, PROBED)
     pool.record_report(10.0, rng, "a", 14, 10.0, PROBED)
-    assert learned == [(5.0, 10, 1, 11), (5.0, 11, 3, 14)]
+    assert learned == [(5.0, 10, 1, 11, 1), (5.0, 11, 3, 14, 3)]
+
+
+@pytest.mark.parametrize("stay_s", [5, 60])
+def test_what_people_are_promised_by_is_unknown_at_first_and_soon_not_far_from_what_is_seen(stay_s: int) -> None:
+    clock = SessionClock(LoadPolicy())
+    clock.learn(1.0, 1.0, 0, 90, 0, 0)
+    assert clock.seen_s is None, "whoever was just sent has not gone"
+    clock.learn(2.0, 1.0, 0, 0, 90, 90)
+    for now in range(3, 3 + stay_s):
+        assert clock.seen_s is None
+        clock.learn(float(now), 1.0, 90, 0, 90, 0)
+    for now in range(3 + stay_s, 3 + 6 * stay_s):
+        came = round(90 / stay_s * (now + 1)) - round(90 / stay_s * now)
+        clock.learn(float(now), 1.0, 90, came, 90, came)
+    assert clock.seen_s is not None
+    assert stay_s < clock.seen_s < 2.5 * stay_s
+    assert clock.seen_s <= clock.mean_s
+
+
+def test_a_stay_that_was_told_is_known() -> None:
+    assert SessionClock(LoadPolicy(session_s=50.0)).seen_s == 50.0

@@ -47,12 +47,19 @@ class House:
     `probed`: whether they have been probed since the start.
     """
 
-    def __init__(self, *capacities: int | None, keys: Keys | None = KEYS, probed: bool = True, **config: Any) -> None:
+    def __init__(
+        self,
+        *capacities: int | None,
+        keys: Keys | None = KEYS,
+        probed: bool = True,
+        session_s: float | None = 600.0,
+        **config: Any,
+    ) -> None:
         self.now = 1000.0
         self.wall_off_s = 0.0
         self.rng = random.Random(7)
         backends = [Backend(f"b{i}", capacity=capacity) for i, capacity in enumerate(capacities)]
-        self.pool = Pool(backends, HealthPolicy(), LoadPolicy(session_s=600.0))
+        self.pool = Pool(backends, HealthPolicy(), LoadPolicy(session_s=session_s))
         self.users = {backend.name: 0 for backend in backends}
         self.dead: set[str] = set()
         self.ears = Ears()

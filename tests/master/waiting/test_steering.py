@@ -149,6 +149,40 @@ def test_estimates_follow_the_plan_and_are_unknown_while_nobody_is_let_in() -> N
     house.tick(2)
     held = house.ask("person 19")["Data"]
     assert (held["ETA"], held["ETA90"], held["Reason"]) == (None, None, "Held")
+    house.room.order(house.now, WHOLE, None)
+    assert house.room.queues.reason != "Held", "what is told is true at once"
+    house.room.order(house.now, WHOLE, Order("ops", "fire", 0.0, mode=Mode.HOLD))
+    assert house.room.queues.reason == "Held"
+
+
+def test_an_estimate_is_unknown_until_somebody_has_left_and_then_by_what_was_seen() -> None:
+    house = House(60, session_s=None, target_load=1.0, per_minute=6000.0, burst=1000, max_tickets_per_network=10_000)
+    people = [f"person {number}" for number in range(260)]
+    stays: list[float] = []
+    for _ in range(5):
+        for who in list(people):
+            answer = house.ask(who)
+            if answer["Result"] == "OK":
+                house.arrive(answer)
+                people.remove(who)
+                stays.append(house.now + 5.0)
+            else:
+                assert (answer["Data"]["ETA"], answer["Data"]["ETA90"]) == (None, None)
+        house.tick(1)
+    for _ in range(6):
+        gone, stays = sum(until <= house.now for until in stays), [until for until in stays if until > house.now]
+        house.users["b0"] -= gone
+        house.tick(1)
+        for who in list(people):
+            answer = house.ask(who)
+            if answer["Result"] == "OK":
+                house.arrive(answer)
+                people.remove(who)
+                stays.append(house.now + 5.0)
+    left = len(people) / 12  # 60 of them every 5 s
+    assert left / 2 < house.ask(people[-1])["Data"]["ETA"] < 5 * left, (
+        "by the assumption it would be a hundred times that"
+    )
 
 
 def test_of_one_queue_the_rate_is_set_and_the_others_go_on() -> None:

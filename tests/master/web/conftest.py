@@ -101,8 +101,10 @@ async def _site(
     **policy: Any,
 ) -> AsyncIterator[Site]:
     members = tuple(BackendConfig(name, f"h{i}", 9001, capacity=capacity) for i, name in enumerate(names))
+    choice = ChoiceConfig(
+        first_round_s=first_round_s, panic_threshold=panic_threshold, session_s=policy.pop("session_s", None)
+    )
     http = HttpPolicy(listen=LOCAL, **policy)
-    choice = ChoiceConfig(first_round_s=first_round_s, panic_threshold=panic_threshold)
     config = Config(backends=members, choice=choice, http=http, queue=queue, cache_node=cache_node)
     capture = structlog.testing.LogCapture()
     log = structlog.wrap_logger(None, processors=[capture])

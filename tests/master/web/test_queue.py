@@ -153,7 +153,7 @@ async def test_readers_hear_of_the_queue_each_second(site: Any) -> None:
 
 
 async def test_what_is_estimated_is_for_who_joins_now(site: Any) -> None:
-    async with site("b1", capacity=10, queue=QueueConfig(per_minute=60.0, burst=1)) as here:
+    async with site("b1", capacity=10, session_s=600.0, queue=QueueConfig(per_minute=60.0, burst=1)) as here:
         room = here.node.waiting
         here.report("b1", users=0)
         settle(here)
