@@ -118,6 +118,7 @@ class Stage:
         config.write_text(text + "\n" + "".join(entries))
         process = self.start("master", "--config", str(config), *options, prefix=prefix, env=env)
         wait_for_port(port, process)
+        wait_until_serving(process)
         return process, port
 
     def server(self, *arguments: str, port: int | None = None) -> tuple[Process, int]:
@@ -184,6 +185,13 @@ def wait_for_port(port: int, process: Process) -> None:
         else:
             return
     raise AssertionError(f"nothing listens on {port}: {process.stderr}")
+
+
+def wait_until_serving(process: Process) -> None:
+    """Wait for the line that says so: the port is open before, and who is told to stop by then just ends."""
+    end = time.monotonic() + START_S
+    while "listening" not in process.stderr and process.popen.poll() is None and time.monotonic() < end:
+        time.sleep(0.02)
 
 
 ASK = msgpack.packb([{"Object": "Master", "Command": "Event", "Name": "DoSendServer"}])
