@@ -232,16 +232,12 @@ class WaitingRoom:
         self.outlooks = self._outlooks()
         self.estimates.look(now, self.outlooks, self.busy)
 
-    def _steady_per_s(self) -> float | None:
-        """Return at which pace those who leave let in those who wait; None where there are free places for all.
-
-        NaN where nobody has seen yet how long people stay.
-        """
+    def _let_in_by_leavers(self) -> float | None:
+        """Return how many are let in while all who are there leave; None where there are free places for all."""
         goal, free, waiting = self.plan.goal, self.queues.limits.spare, self.queues.book.waiting
         if goal is None or free is None or not waiting or free >= waiting:
             return None
-        stay_s = self._pool.clock.seen_s
-        return math.nan if stay_s is None else goal / stay_s * waiting / (waiting - max(free, 0))
+        return goal * waiting / (waiting - max(free, 0))
 
     def _outlooks(self) -> dict[str, Outlook]:
         """Return how each queue stands, and what it is to get of what is planned."""
@@ -250,10 +246,13 @@ class WaitingRoom:
         if self.policy.mode in (Mode.HOLD, Mode.CLOSED) or not open_:  # nobody knows when it will be otherwise
             return {line.queue: Outlook(len(line), 0.0) for line in lines}
         shares = sum(line.template.share for line in lines if len(line))
-        steady = self._steady_per_s()
-        if steady is not None and math.isnan(steady):
-            return {line.queue: Outlook(len(line), known=False) for line in lines}
-        rates = [rate for rate in (steady, _per_s(self.policy.per_minute), self.plan.per_s) if rate is not None]
+        steady_per_s = None
+        if (let_in := self._let_in_by_leavers()) is not None:
+            stay_s = self._pool.clock.seen_s
+            if stay_s is None:
+                return {line.queue: Outlook(len(line), known=False) for line in lines}
+            steady_per_s = let_in / stay_s
+        rates = [rate for rate in (steady_per_s, _per_s(self.policy.per_minute), self.plan.per_s) if rate is not None]
         return {
             line.queue: Outlook(
                 len(line),
