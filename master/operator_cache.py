@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -13,10 +11,9 @@ import click
 
 from master.config_words import count
 from master.operator_client import Json, delete, get
-from master.operator_commands import ask, common, hint_at_token, moment, show, table
+from master.operator_commands import ask, common, hint_at_token, keep_showing, moment, percent, show, table
 
 _PATH: Final = "/api/v1/cache"
-_LOOK_S: Final = 1.0
 
 
 @click.command(
@@ -64,7 +61,7 @@ def cache(
     if watch and what is not None:
         raise click.UsageError("--watch is for the cache as a whole: each look-up is noted")
     if what is None or wanted is None:
-        _show_whole(url, watch=watch, as_json=as_json)
+        keep_showing(lambda: get(url, _PATH), _whole, watch=watch, as_json=as_json)
         return 0
     known = sys.stdin.readline().strip() if wanted == "-" and sys.stdin is not None else wanted
     # Bytes that are no text go as they were given: the node says so.
@@ -79,18 +76,6 @@ def cache(
 
 
 hint_at_token(cache)
-
-
-def _show_whole(url: str, *, watch: bool, as_json: bool) -> None:
-    with contextlib.suppress(KeyboardInterrupt):
-        while True:
-            got = ask(lambda: get(url, _PATH))
-            if watch and not as_json:
-                click.clear()  # does nothing where that is no terminal
-            show(got, _whole(got), as_json=as_json)
-            if not watch:
-                return
-            time.sleep(_LOOK_S)
 
 
 def _whole(got: Json) -> Iterator[str]:
@@ -117,7 +102,7 @@ def _minute(row: Json) -> str:
     if row["seconds"] is None:
         return "the last minute: not known yet"
     return (
-        f"the last minute: {_rate(row['asks_per_s'])} asks, {_percent(row['hit_rate'])} hits, "
+        f"the last minute: {_rate(row['asks_per_s'])} asks, {percent(row['hit_rate'])} hits, "
         f"{_rate(row['saved_per_s'])} calls saved, {_rate(row['calls_per_s'])} calls made, "
         f"{_rate(row['failed_per_s'])} failed, {_rate(row['refused_per_s'])} refused"
     )
@@ -125,7 +110,7 @@ def _minute(row: Json) -> str:
 
 def _warm(row: Json) -> str:
     return (
-        f"warm data since the start: {row['asks']} asks, {_percent(row['hit_rate'])} hits, {row['saved']} calls saved, "
+        f"warm data since the start: {row['asks']} asks, {percent(row['hit_rate'])} hits, {row['saved']} calls saved, "
         f"{row['calls']} made, {row['failures']} failed; {row['app_starts']} AppStarts began {row['warmed']} of them"
     )
 
@@ -206,10 +191,6 @@ _TELLERS: Final[dict[str, Callable[[Json], Iterator[str]]]] = {
     "device": _device,
     "client": _client,
 }
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.0f} %"
 
 
 def _rate(per_s: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import time
@@ -16,6 +17,7 @@ from master.operator_client import TOKEN_VARIABLE, CallError, Json, get
 _URL: Final = "http://127.0.0.1:7080"
 _NO_BACKEND: Final = 3
 Command = Callable[..., Any]
+_LOOK_S: Final = 1.0
 Answer = TypeVar("Answer")
 
 
@@ -103,6 +105,25 @@ def show(got: Json, lines: Iterable[str], *, as_json: bool) -> None:
         return
     for line in lines:
         click.echo(printable(line))
+
+
+def keep_showing(
+    take: Callable[[], Json], lines: Callable[[Json], Iterable[str]], *, watch: bool, as_json: bool
+) -> None:
+    """Show what a call of the master gives, by `lines`; with `watch` again each second, until Ctrl-C."""
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            got = ask(take)
+            if watch and not as_json:
+                click.clear()  # does nothing where that is no terminal
+            show(got, lines(got), as_json=as_json)
+            if not watch:
+                return
+            time.sleep(_LOOK_S)
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f} %"
 
 
 def _status(got: Json) -> Iterator[str]:

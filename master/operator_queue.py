@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -12,12 +10,11 @@ from typing import Any, Final
 import click
 
 from master.operator_client import Json, get, post
-from master.operator_commands import ask, common, hint_at_token, moment, show, table
+from master.operator_commands import ask, common, hint_at_token, keep_showing, moment, percent, show, table
 from master.operator_completion import complete_queue
 
 _MODES: Final = ("auto", "queue_all", "pass", "hold", "closed")
 _PATH: Final = "/api/v1/queue"
-_LOOK_S: Final = 1.0
 _LIMITS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "nobody": "nobody waits",
@@ -76,19 +73,8 @@ def queue(queue: str | None, reason: str | None, watch: bool, url: str, as_json:
         if queue is not None:  # which need not be open
             show(changed, [f"queue {queue}: {changed['wanted']}"], as_json=as_json)
             return 0
-    with contextlib.suppress(KeyboardInterrupt):
-        _show(url, path, watch=watch, as_json=as_json)
-        while watch:
-            time.sleep(_LOOK_S)
-            _show(url, path, watch=watch, as_json=as_json)
+    keep_showing(lambda: get(url, path), _whole if queue is None else _one, watch=watch, as_json=as_json)
     return 0
-
-
-def _show(url: str, path: str, *, watch: bool, as_json: bool) -> None:
-    got = ask(lambda: get(url, path))
-    if watch and not as_json:
-        click.clear()  # does nothing where that is no terminal
-    show(got, _whole(got) if path == _PATH else table(_HEADS, [_line(got)]), as_json=as_json)
 
 
 hint_at_token(queue)
@@ -105,9 +91,9 @@ def _whole(got: Json) -> Iterator[str]:
     yield _bounds(got)
     promises, gone = got["promises"], got["gone"]
     told = promises["kept"] + promises["broken"]
-    yield f"promises: {_percent(promises['share'])} of {told} came true"
+    yield f"promises: {percent(promises['share'])} of {told} came true"
     yield (
-        f"gone: {_percent(gone['share'])} (left {gone['left']}, lapsed {gone['lapsed']}, missed their call "
+        f"gone: {percent(gone['share'])} (left {gone['left']}, lapsed {gone['lapsed']}, missed their call "
         f"{gone['missed']}, came back {gone['returned']}); let in {got['counts']['claimed']}"
     )
     store = got["store"]
@@ -120,6 +106,11 @@ def _whole(got: Json) -> Iterator[str]:
 
 
 _HEADS: Final = ("QUEUE", "WAIT", "RESUME", "VIP", "PLAIN", "LET IN", "PLANNED", "WHO JOINS WAITS", "9 IN 10", "LIMIT")
+
+
+def _one(row: Json) -> Iterator[str]:
+    """Yield what a master says of one queue."""
+    return table(_HEADS, [_line(row)])
 
 
 def _line(row: Json) -> Sequence[str]:
@@ -170,10 +161,6 @@ def _bounds(got: Json) -> str:
     free = "no limit of places" if limits["free_places"] is None else f"{limits['free_places']} free places"
     rate = "no rate" if limits["per_minute"] is None else f"{limits['per_minute']:g}/min"
     return f"limits: {free}, {got['called']} of {limits['max_calls']} calls, {rate}"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.0f} %"
 
 
 def _rate(per_s: float | None) -> str:
