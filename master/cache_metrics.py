@@ -104,7 +104,7 @@ class CacheMetrics:
             "hit": counts.hits,
             "joined": fetches.joined,
             "missed": counts.misses - fetches.joined,
-            "refused": counts.asks - counts.hits - counts.misses,
+            "refused": counts.asks - counts.served,
         }
         yield by("cache_warm_asks", "Asks for warm data.", "result", asks)
         yield total("cache_stale_answers", "Old data in place of a failure.", fetches.stale)

@@ -41,6 +41,11 @@ class WarmCounts:
     held_back: int = 0
     warmed: int = 0
 
+    @property
+    def served(self) -> int:
+        """Asks that might be answered with data: of a session that is there, for a type that there is."""
+        return self.hits + self.misses
+
 
 class Warmer:
     """The warm data of one instance. Its clock is `trio.current_time`, which is to be that of the store.
@@ -64,6 +69,11 @@ class Warmer:
         self.fetches: Final = Fetches(store, broker, upstream, owner, self.policy, rng or random.Random())
         self._store = store
         self._kinds = {kind.type: kind for kind in sorted(kinds, key=lambda kind: kind.priority)}
+
+    @property
+    def saved(self) -> int:
+        """How many calls the upstream was spared."""
+        return self.counts.hits + self.fetches.counts.joined
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Look for what other instances fetch, until cancelled."""

@@ -59,6 +59,5 @@ def _totals(house: CacheHouse) -> Mapping[str, int]:
     if warm is None:
         return dict.fromkeys(_TOTALS, 0) | {"asks": asks, "refused": refused}
     counts, fetches = warm.counts, warm.fetches.counts
-    served, saved = counts.hits + counts.misses, counts.hits + fetches.joined
-    values = (asks, refused, counts.hits, served, saved, fetches.calls, fetches.failures)
+    values = (asks, refused, counts.hits, counts.served, warm.saved, fetches.calls, fetches.failures)
     return dict(zip(_TOTALS, values, strict=True))

@@ -112,16 +112,15 @@ def _table_row(house: CacheHouse, table: Table) -> Json:
 def _warm_row(warm: Warmer) -> Json:
     """Return what has become of warm data since the start."""
     counts, fetches = warm.counts, warm.fetches.counts
-    served = counts.hits + counts.misses
     return {
         "asks": counts.asks,
         "hits": counts.hits,
         "joined": fetches.joined,
         "missed": counts.misses - fetches.joined,
-        "refused": counts.asks - served,
+        "refused": counts.asks - counts.served,
         "stale": fetches.stale,
-        "hit_rate": finite(counts.hits / served) if served else None,
-        "saved": counts.hits + fetches.joined,
+        "hit_rate": finite(counts.hits / counts.served) if counts.served else None,
+        "saved": warm.saved,
         "calls": fetches.calls,
         "failures": fetches.failures,
         "app_starts": counts.app_starts,
