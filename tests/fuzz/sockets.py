@@ -29,6 +29,7 @@ from master.node import Node
 from tests.fuzz.inputs import SEEDS, mutate
 from tests.lambdamu.conftest import reset
 from tests.lambdamu.test_proxy_protocol import header
+from tests.papers import write_papers
 
 DOORS: Final = ("clients", "proxy", "gateway", "tls", "records")
 _HERE: Final = Address("127.0.0.1", 0)
@@ -114,14 +115,12 @@ async def _with_backend(folder: Path, backend: Any, inputs: int, seed: int) -> T
 
 
 def _config(authority: trustme.CA, folder: Path, backend: Address) -> Config:
-    certificate = authority.issue_cert("localhost")
-    (folder / "certificate").write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
-    (folder / "key").write_bytes(certificate.private_key_pem.bytes())
+    files = write_papers(folder, authority, authority.issue_cert("localhost"))
     return Config(
         MasterPolicy(listen=_HERE, trusted_proxies=(ip_network(f"{_BALANCER}/32"),)),
         probe=ProbePolicy(interval_s=0.5, timeout_s=0.4, stale_after_s=60.0),
         limits=PortLimits(message_s=1.0, send_s=1.0),
-        tls=TlsConfig(listen=_HERE, certificate=str(folder / "certificate"), key=str(folder / "key"), handshakes=64),
+        tls=TlsConfig(listen=_HERE, certificate=files["certificate"], key=files["key"], handshakes=64),
         gateway=GatewayConfig(listen=_HERE, trusted_proxies=(ip_network("127.0.0.0/8"),)),
         backends=(BackendConfig("b", *backend),),
     )

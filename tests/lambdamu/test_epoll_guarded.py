@@ -30,6 +30,7 @@ from lambdamu.port import Ending
 from lambdamu.tcp_server import open_listeners
 from lambdamu.tls import TlsDoor, TlsError, TlsPolicy
 from tests.lambdamu.test_proxy_protocol import LOCAL, header
+from tests.papers import write_papers
 
 if sys.platform == "linux":
     from lambdamu.epoll_guarded import GuardedServer
@@ -52,13 +53,8 @@ def authority() -> trustme.CA:
 
 @pytest.fixture(scope="module")
 def files(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("tls")
-    certificate = authority.issue_cert("localhost", common_name="master")
-    paths = {name: str(folder / name) for name in ("certificate", "key", "client_ca")}
-    Path(paths["certificate"]).write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
-    Path(paths["key"]).write_bytes(certificate.private_key_pem.bytes())
-    Path(paths["client_ca"]).write_bytes(authority.cert_pem.bytes())
-    return paths
+    own = authority.issue_cert("localhost", common_name="master")
+    return write_papers(tmp_path_factory.mktemp("tls"), authority, own)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from ipaddress import ip_network
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -31,6 +30,7 @@ from master.doors import Doors
 from master.entrances import Entrance, EntranceError, Entrances, open_sockets
 from tests.lambdamu.test_proxy_protocol import header
 from tests.master.test_doors import CLIENT, FAILED, NOW, TOKEN, House, doors_of, text
+from tests.papers import write_papers
 
 if sys.platform != "linux":
     pytest.skip("these entrances are Linux's", allow_module_level=True)
@@ -60,11 +60,7 @@ class Papers:
 @pytest.fixture(scope="module")
 def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
     folder, authority = tmp_path_factory.mktemp("papers"), trustme.CA()
-    own = authority.issue_cert("localhost")
-    files = {key: str(folder / key) for key in ("certificate", "key", "client_ca")}
-    Path(files["certificate"]).write_bytes(own.cert_chain_pems[0].bytes())
-    Path(files["key"]).write_bytes(own.private_key_pem.bytes())
-    Path(files["client_ca"]).write_bytes(authority.cert_pem.bytes())
+    files = write_papers(folder, authority, authority.issue_cert("localhost"))
     shown = {
         "ann": authority.issue_cert("ann@example.org", common_name="ann"),
         "revoked": authority.issue_cert("eve@example.org", common_name="CN=eve"),

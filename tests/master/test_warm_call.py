@@ -25,6 +25,7 @@ from master.cache.service import Guard
 from master.config_cache import CacheNodeConfig
 from master.warm_call import FRESH_S, WarmCaller
 from tests.master.cache.wire import FakeWarm, make_service
+from tests.papers import write_papers
 
 LOCAL = Address("127.0.0.1", 0)
 NETWORK = bytes([192, 0, 2, 0])
@@ -82,6 +83,14 @@ class Master:
             nursery.cancel_scope.cancel()
 
 
+async def tell_until_connected(caller: WarmCaller) -> None:
+    """Tell of "now" again and again, as devices come to a master, until that is heard."""
+    while not caller.connected:
+        caller.tell("now")
+        await trio.sleep(FRESH_S / 2)
+    await trio.sleep(1.0)
+
+
 @pytest.mark.parametrize("secret", ["", "open sesame"])
 async def test_it_is_told_each_device_over_one_connection(secret: str, autojump_clock: Any) -> None:
     cache = Cache(secret)
@@ -128,10 +137,7 @@ async def test_who_came_too_long_ago_is_left_out_and_the_others_are_told_when_it
         await trio.sleep(60.0)
         assert master.logged == ["cache_node_unreachable"]
         async with cache.serving():
-            while not caller.connected:
-                caller.tell("now")
-                await trio.sleep(FRESH_S / 2)
-            await trio.sleep(1.0)
+            await tell_until_connected(caller)
             assert set(cache.devices) == {"now"}
             assert caller.counts.late >= 1
             assert caller.counts.sent == len(cache.devices)
@@ -162,10 +168,7 @@ async def test_who_came_too_long_ago_holds_no_place_while_the_cache_is_down(auto
             caller.tell(f"early {number}")
         await trio.sleep(FRESH_S + 60.0)
         async with cache.serving():
-            while not caller.connected:
-                caller.tell("now")
-                await trio.sleep(FRESH_S / 2)
-            await trio.sleep(1.0)
+            await tell_until_connected(caller)
         assert set(cache.devices) == {"now"}
         assert caller.counts.late >= 10
         assert caller.counts.dropped == 0
@@ -235,14 +238,11 @@ async def test_by_tls_it_has_to_be_who_it_should_be(
     name: str, told: list[str], autojump_clock: Any, tmp_path: Path
 ) -> None:
     authority = trustme.CA()
-    own = authority.issue_cert("localhost")
-    (tmp_path / "ca.pem").write_bytes(authority.cert_pem.bytes())
-    (tmp_path / "own.pem").write_bytes(own.cert_chain_pems[0].bytes())
-    (tmp_path / "own.key").write_bytes(own.private_key_pem.bytes())
-    policy = TlsPolicy(certificate=str(tmp_path / "own.pem"), key=str(tmp_path / "own.key"))
+    files = write_papers(tmp_path, authority, authority.issue_cert("localhost"))
+    policy = TlsPolicy(certificate=files["certificate"], key=files["key"])
     cache = Cache(tls=TlsDoor(policy))
     async with cache.serving():
-        master = Master(cache, tls=True, ca_file=str(tmp_path / "ca.pem"), tls_name=name)
+        master = Master(cache, tls=True, ca_file=files["client_ca"], tls_name=name)
         async with master.calling() as caller:
             await trio.sleep(10.0)
             caller.tell("d")

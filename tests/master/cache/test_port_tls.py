@@ -5,7 +5,6 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -21,6 +20,7 @@ from lambdamu.tls import TlsDoor, TlsPolicy
 from master.cache.port import CachePort
 from master.cache.service import Guard
 from tests.master.cache.wire import BATCH_BYTES, Caller, make_service, question
+from tests.papers import write_papers
 
 SECRET = Message("Auth", "Set", "UserMail", "secret")
 CREATE = question("Session.Create", {"Client": "c"})
@@ -44,10 +44,7 @@ class Papers:
 def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
     folder, authority = tmp_path_factory.mktemp("papers"), trustme.CA()
     own = authority.issue_cert("localhost")
-    files = {key: str(folder / key) for key in ("certificate", "key", "client_ca")}
-    Path(files["certificate"]).write_bytes(own.cert_chain_pems[0].bytes())
-    Path(files["key"]).write_bytes(own.private_key_pem.bytes())
-    Path(files["client_ca"]).write_bytes(authority.cert_pem.bytes())
+    files = write_papers(folder, authority, own)
     return Papers(TlsDoor(TlsPolicy(**files)), authority, own)
 
 
