@@ -135,7 +135,7 @@ class Failure:
     @classmethod
     def from_error(cls, exc: LinkError | RemoteProtocolError) -> Failure:
         if isinstance(exc, RemoteProtocolError):
-            return _broken(exc.text)
+            return broken(exc.text)
         fault = None if exc.why in _OURS else Fault.SYSTEM
         return cls(str(exc), final=exc.why in _FOR_GOOD, why=exc.why, fault=fault)
 
@@ -161,7 +161,7 @@ def read_task(batch: Batch) -> str | Failure | None:
         if message.command == Command.ERROR:
             return _refused(message)
         if (message.object, message.command, message.name) == (AUTH, Command.VALUE, TASK_OBJECT):
-            return as_text(message.data) or _broken(
+            return as_text(message.data) or broken(
                 f"it named no Task object but {dump(message.data)}", LinkFault.BAD_AUTH
             )
     return None
@@ -189,11 +189,11 @@ class Entry:
             if message.name == TASK_OBJECT:
                 self.task = as_text(message.data)
                 if self.task is None:
-                    return _broken(f"it named no Task object but {dump(message.data)}", LinkFault.BAD_AUTH)
+                    return broken(f"it named no Task object but {dump(message.data)}", LinkFault.BAD_AUTH)
             elif message.name == SESSION:
                 self.told, self.session = True, as_text(message.data)
                 if message.data is not None and not self.session:
-                    return _broken(f"it named no session but {dump(message.data)}", LinkFault.BAD_AUTH)
+                    return broken(f"it named no session but {dump(message.data)}", LinkFault.BAD_AUTH)
         return None
 
 
@@ -217,10 +217,10 @@ def explain_refusal(answer: Answer) -> str:
 def _answer(data: Any) -> Answer | Failure:
     fields = as_map(data)
     if fields is None:
-        return _broken(f"its answer is no map but {dump(data)}")
+        return broken(f"its answer is no map but {dump(data)}")
     result = _result(fields.get("Result"))
     if result is None:
-        return _broken(f"it answered the unknown result {dump(fields.get('Result'))}")
+        return broken(f"it answered the unknown result {dump(fields.get('Result'))}")
     details = as_map(fields.get("Data")) or {}
     return _go(details) if result is Result.OK else Answer(result, None, None, details)
 
@@ -235,8 +235,8 @@ def _go(details: Mapping[Any, Any]) -> Answer | Failure:
     if endpoint is not None:
         return Answer(Result.OK, endpoint.host, endpoint.port, details)
     if not _is_ip(as_text(details.get("IP"))):
-        return _broken(f"it sends to the IP {dump(details.get('IP'))}")
-    return _broken(f"it sends to the port {dump(details.get('Port'))}")
+        return broken(f"it sends to the IP {dump(details.get('IP'))}")
+    return broken(f"it sends to the port {dump(details.get('Port'))}")
 
 
 def _endpoint(details: Mapping[Any, Any]) -> Address | None:
@@ -265,7 +265,8 @@ def _refused(message: Message) -> Failure:
     return Failure(_line(f"it answered the error {said}"), why=(code or "Error")[:_WHY_CHARS], fault=Fault.LOGIC)
 
 
-def _broken(text: str, why: LinkFault = LinkFault.NOT_THE_PROTOCOL) -> Failure:
+def broken(text: str, why: LinkFault = LinkFault.NOT_THE_PROTOCOL) -> Failure:
+    """Return the failure of a peer that does not keep to the protocol."""
     return Failure(f"not to the protocol: {text}", final=True, why=why)
 
 

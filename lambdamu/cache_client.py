@@ -65,7 +65,7 @@ class _Asked:
 
 
 @attrs.define
-class Told:
+class TellCounts:
     """What came of that which was said and has no answer. `late`: there was no connection in time; `lost`: it broke."""
 
     sent: int = 0
@@ -97,7 +97,7 @@ class CacheClient:
         self._told = told
         self._rng = rng or random.Random()
         self.connected = False
-        self.said: Final = Told()
+        self.tells: Final = TellCounts()
         self._resolver = Resolver()
         self._numbers = count(1)
         self._asked: dict[str, _Asked] = {}
@@ -134,14 +134,14 @@ class CacheClient:
         raise CacheUnavailableError(self._why or f"the cache {self.address} did not answer within {within_s:g} s")
 
     def tell(self, thing: str, name: str, *, within_s: float = math.inf, **data: Any) -> None:
-        """Say what has no answer (Warm.AppStart), within so many seconds or never; `said` counts what came of it.
+        """Say what has no answer (Warm.AppStart), within so many seconds or never; `tells` counts what came of it.
 
         Raise CacheUnavailableError where too much waits to be said.
         """
         now = trio.current_time()
         while self._unsent and next(iter(self._unsent.values())).until < now:  # else they would hold places in vain
             del self._unsent[next(iter(self._unsent))]
-            self.said.late += 1
+            self.tells.late += 1
         _, told = self._put(thing, name, data)
         told.until = now + within_s
 
@@ -232,10 +232,10 @@ class CacheClient:
             if not self._unsent:
                 self._filled = trio.Event()
             if out:
-                self.said.lost += told  # until they are sent, which may be cut short
+                self.tells.lost += told  # until they are sent, which may be cut short
                 await client.send(out, within_s=self._policy.within_s)
-                self.said.lost -= told
-                self.said.sent += told
+                self.tells.lost -= told
+                self.tells.sent += told
 
     def _take(self, now: float) -> tuple[bytes, int]:
         """Return what is sent next, and how many in it have no answer."""
@@ -244,7 +244,7 @@ class CacheClient:
             request = next(iter(self._unsent))
             asked = self._unsent.pop(request)
             if now > asked.until:
-                self.said.late += 1
+                self.tells.late += 1
                 continue
             asked.tries += 1
             asked.heard = self._heard

@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from lambdamu.address import Address
-from lambdamu.answers import Answer, Entry, Failure, read_answer, read_task
+from lambdamu.answers import Answer, Entry, Failure, broken, read_answer, read_task
 from lambdamu.client_tls import Tls
 from lambdamu.datapack import encode
 from lambdamu.errors import LinkError, RemoteProtocolError
@@ -144,7 +144,7 @@ class Caller:
             if isinstance(entry, Failure):
                 return entry
         if not entry.task:
-            return Failure("not to the protocol: it named no Task object", final=True, why=LinkFault.BAD_AUTH)
+            return broken("it named no Task object", LinkFault.BAD_AUTH)
         resumed = bool(shown) and entry.session == shown
         return Login(entry.task, client, entry.session, resumed, gone)
 

@@ -5,7 +5,7 @@ and UserCount; both answers, and nothing less, become a report, stamped with the
 failure that renews nothing. One probe at a time, over one connection at a time.
 
 Each has a task of its own, and all of a probe but the look-up of a name is done in calls from the poller: a task that
-waits twice a probe would cost more than the probe.
+waits twice a probe would cost more than the probe. It is long because each answer, and each way to fail, is a function.
 """
 
 from __future__ import annotations

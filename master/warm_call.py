@@ -79,8 +79,8 @@ class WarmCaller:
 
     @property
     def counts(self) -> CallCounts:
-        said = self._cache.said
-        return CallCounts(said.sent, self._held_back, self._no_place + said.lost, said.late)
+        tells = self._cache.tells
+        return CallCounts(tells.sent, self._held_back, self._no_place + tells.lost, tells.late)
 
     @property
     def connected(self) -> bool:
