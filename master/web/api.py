@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import trio
@@ -19,17 +18,16 @@ from starlette.routing import Route
 from lambdamu.address import printable
 from master.config_json import tables_of, values_of
 from master.core.admin import Wish
-from master.tokens import Caller
 from master.web.cache_api import cache_routes
 from master.web.controls import ControlError, Controls
 from master.web.desk import Desk, wall
 from master.web.exposition import OPENMETRICS, PROMETHEUS, Renderer, accepts_openmetrics
 from master.web.feed import Events, Feed
-from master.web.gate import CALLER, EVENTS
+from master.web.gate import EVENTS
 from master.web.openapi import DOCUMENT
 from master.web.queue_api import queue_routes
 from master.web.queue_views import place_row
-from master.web.reading import read_reason
+from master.web.reading import answer_json, caller_of, read_object, read_reason
 from master.web.views import answer_row, backend_row, dumps, event_row, explanation, rows_of
 
 _MOST_ANSWERS: Final = 200
@@ -80,10 +78,6 @@ async def _refuse(_request: Request, exc: Exception) -> Response:
     return Response(dumps({"error": exc.detail}), exc.status_code, exc.headers, "application/json")
 
 
-def _json(value: object) -> Response:
-    return Response(value if isinstance(value, bytes) else dumps(value), media_type="application/json")
-
-
 @attrs.define(eq=False)
 class _Api:
     _desk: Desk
@@ -103,32 +97,32 @@ class _Api:
         return Response(text, headers={"Content-Type": OPENMETRICS if openmetrics else PROMETHEUS})
 
     async def openapi(self, _request: Request) -> Response:
-        return _json(DOCUMENT)
+        return answer_json(DOCUMENT)
 
     async def backends(self, _request: Request) -> Response:
         desk, now, per_s = self._desk, trio.current_time(), self._feed.backends.per_s
         rows = await rows_of(list(desk.pool), lambda member: backend_row(desk, member, now, per_s))
         head = dumps(self._feed.pool(now))
-        return _json(head[:-1] + b',"backends":' + rows + b"}")
+        return answer_json(head[:-1] + b',"backends":' + rows + b"}")
 
     async def explain(self, request: Request) -> Response:
-        return _json(await explanation(self._desk, _text(request, "zone"), _text(request, "client")))
+        return answer_json(await explanation(self._desk, _text(request, "zone"), _text(request, "client")))
 
     async def answers(self, request: Request) -> Response:
         client, desk = _text(request, "client"), self._desk
         found = desk.answers.search(client, _MOST_ANSWERS)
         await trio.lowlevel.checkpoint()
         listed = _listed("answers", await rows_of(found, answer_row))
-        return _json(listed[:-1] + b',"place":' + dumps(place_row(desk.room, client, trio.current_time())) + b"}")
+        return answer_json(listed[:-1] + b',"place":' + dumps(place_row(desk.room, client, trio.current_time())) + b"}")
 
     async def log(self, _request: Request) -> Response:
         events = self._desk.events.last(_MOST_EVENTS)
-        return _json(_listed("events", await rows_of(reversed(events), event_row)))
+        return answer_json(_listed("events", await rows_of(reversed(events), event_row)))
 
     async def config(self, _request: Request) -> Response:
         config = self._desk.config()
         head = dumps(tables_of(config))
-        return _json(head[:-1] + b',"backend":' + await rows_of(config.backends, values_of) + b"}")
+        return answer_json(head[:-1] + b',"backend":' + await rows_of(config.backends, values_of) + b"}")
 
     async def set_admin(self, request: Request) -> Response:
         name, word = request.path_params["name"], request.path_params["state"]
@@ -136,23 +130,23 @@ class _Api:
             raise HTTPException(404, "not found")
         if not any(member.backend.name == name for member in self._desk.pool):
             raise HTTPException(404, f"there is no backend {printable(name)}")
-        wish, caller = _read_wish(await request.body()), _caller(request)
+        wish, caller = _read_wish(await request.body()), caller_of(request)
         controls = self._controls("the admin state of a backend cannot be changed here")
         try:
             controls.set_admin(name, Wish(word), caller.name, wish.reason, wish.until_s)
         except ControlError as exc:
             raise HTTPException(409, str(exc)) from exc
         self._tell(f"{word} by {caller.name}: {wish.reason}", name)
-        return _json({"name": name, "state": word, "who": caller.name})
+        return answer_json({"name": name, "state": word, "who": caller.name})
 
     async def reload(self, request: Request) -> Response:
-        caller = _caller(request)
+        caller = caller_of(request)
         controls = self._controls("the configuration cannot be read again here")
         try:
             changes = await controls.reload(caller.name)
         except ControlError as exc:
             raise HTTPException(409, str(exc)) from exc
-        return _json({"changes": list(changes), "who": caller.name})
+        return answer_json({"changes": list(changes), "who": caller.name})
 
     def _controls(self, without: str) -> Controls:
         if self._desk.controls is None:
@@ -174,12 +168,7 @@ class _Wish:
 
 
 def _read_wish(body: bytes) -> _Wish:
-    try:
-        given: Any = json.loads(body)
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
-        raise HTTPException(400, "the body must be an object with a reason")
+    given = read_object(body, "a reason")
     unknown = given.keys() - {"reason", "until_s"}
     if unknown:
         raise HTTPException(400, "the body holds what is not known; it has a reason and, if any, until_s")
@@ -191,11 +180,6 @@ def _read_until(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not _LEAST_UNTIL_S <= value <= _MOST_UNTIL_S:
         raise HTTPException(400, f"until_s must be a number from {_LEAST_UNTIL_S:g} to {_MOST_UNTIL_S:g}")
     return float(value) if math.isfinite(value) else _MOST_UNTIL_S
-
-
-def _caller(request: Request) -> Caller:
-    caller: Caller = request.scope["state"][CALLER]
-    return caller
 
 
 def _text(request: Request, key: str) -> str:

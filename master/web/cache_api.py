@@ -6,9 +6,8 @@ change; ids are noted as hashes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
 import attrs
@@ -19,14 +18,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from master.cache.fields import TEXT_BYTES
-from master.tokens import Caller, Right
+from master.tokens import Right
 from master.web.cache_views import cache_overview, client_body, device_body, hash12, session_body
 from master.web.controls import Controls
 from master.web.desk import Desk
 from master.web.feed import Feed
-from master.web.gate import CALLER
-from master.web.reading import read_reason
-from master.web.views import dumps
+from master.web.reading import answer_json, caller_of, read_object, read_reason
 
 if TYPE_CHECKING:
     from master.cache.house import CacheHouse
@@ -58,7 +55,7 @@ class _CacheApi:
     _feed: Feed
 
     async def whole(self, _request: Request) -> Response:
-        return _json(cache_overview(self._house(), trio.current_time(), self._feed.minute))
+        return answer_json(cache_overview(self._house(), trio.current_time(), self._feed.minute))
 
     async def session(self, request: Request) -> Response:
         return await self._look_up(request, "session", session_body)
@@ -71,16 +68,16 @@ class _CacheApi:
 
     async def end(self, request: Request) -> Response:
         self._house()
-        session, caller = _read_id(request, "session"), _caller(request)
+        session, caller = _read_id(request, "session"), caller_of(request)
         reason, known = _read_body(await request.body()), hash12(session)
         if not self._controls().end_session(session, who=caller.name, reason=reason):
             raise HTTPException(404, _GONE["session"])
         self._tell(f"session {known}: ended, by {caller.name}: {reason}")
-        return _json(dumps({"session": known, "ended": True, "who": caller.name}))
+        return answer_json({"session": known, "ended": True, "who": caller.name})
 
     async def _look_up(self, request: Request, what: str, body: Callable[..., Awaitable[bytes | None]]) -> Response:
         """Give what is there of one session, device or client; that somebody looks is noted, whatever is found."""
-        house, caller = self._house(), _caller(request)
+        house, caller = self._house(), caller_of(request)
         if caller.right is not Right.WRITE:
             raise HTTPException(403, "this token may read, not look up who is who")
         wanted, values = _read_id(request, what), _read_flag(request, "values")
@@ -90,7 +87,7 @@ class _CacheApi:
         found = await body(house, wanted, trio.current_time(), values=values)
         if found is None:
             raise HTTPException(404, _GONE[what])
-        return _json(found)
+        return answer_json(found)
 
     def _controls(self) -> Controls:
         if self._desk.controls is None:
@@ -105,15 +102,6 @@ class _CacheApi:
 
     def _tell(self, text: str) -> None:
         self._desk.events.add(trio.current_time(), "operator", text)
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")
-
-
-def _caller(request: Request) -> Caller:
-    caller: Caller = request.scope["state"][CALLER]
-    return caller
 
 
 def _read_id(request: Request, what: str) -> str:
@@ -137,10 +125,8 @@ def _read_flag(request: Request, key: str) -> bool:
 
 
 def _read_body(body: bytes) -> str:
-    try:
-        given: Any = json.loads(body)
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict) or given.keys() - {"reason"}:
-        raise HTTPException(400, "the body must be an object with a reason, and nothing else")
+    having = "a reason, and nothing else"
+    given = read_object(body, having)
+    if given.keys() - {"reason"}:
+        raise HTTPException(400, f"the body must be an object with {having}")
     return read_reason(given.get("reason"))

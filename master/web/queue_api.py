@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from typing import Any, Final
@@ -18,15 +17,12 @@ from lambdamu.address import printable
 from master.config import BOUNDS
 from master.config_queue import QueueConfig
 from master.queue.policy import Mode
-from master.tokens import Caller
 from master.waiting.orders import AS_CONFIGURED, KEYS, WHOLE, Order
 from master.waiting.room import WaitingRoom
 from master.web.controls import ControlError
 from master.web.desk import Desk
-from master.web.gate import CALLER
 from master.web.queue_views import NO_LIMIT, find_line, line_row, overview
-from master.web.reading import read_reason
-from master.web.views import dumps
+from master.web.reading import answer_json, caller_of, read_object, read_reason
 
 _NONE: Final = "there is no queue: the configuration of this master has no [queue]"
 _MOST_ID: Final = 128
@@ -50,19 +46,19 @@ class _QueueApi:
     _desk: Desk
 
     async def whole(self, _request: Request) -> Response:
-        return _json(await overview(self._room(), trio.current_time()))
+        return answer_json(await overview(self._room(), trio.current_time()))
 
     async def one(self, request: Request) -> Response:
         room, queue = self._room(), request.path_params["queue"]
         line = find_line(room, queue)
         if line is None:
             raise HTTPException(404, f"there is no queue {printable(queue)} now: nobody has asked for it lately")
-        return _json(dumps(line_row(room, line, trio.current_time())))
+        return answer_json(line_row(room, line, trio.current_time()))
 
     async def order(self, request: Request) -> Response:
         room = self._room()
         queue = self._queue(room, request)
-        caller: Caller = request.scope["state"][CALLER]
+        caller = caller_of(request)
         reason, order = _read_order(await request.body(), queue, caller.name)
         controls = self._desk.controls
         if controls is None:
@@ -74,7 +70,7 @@ class _QueueApi:
         wanted = AS_CONFIGURED if order is None else order.describe()
         which = f"queue {queue}" if queue else "the queue"
         self._desk.events.add(trio.current_time(), "operator", f"{which}: {wanted}, by {caller.name}: {reason}")
-        return _json(dumps({"queue": queue, "wanted": wanted, "who": caller.name}))
+        return answer_json({"queue": queue, "wanted": wanted, "who": caller.name})
 
     def _queue(self, room: WaitingRoom, request: Request) -> str:
         """Return which queue a change is for: one that is open, can be opened, or is wanted otherwise already."""
@@ -92,18 +88,9 @@ class _QueueApi:
         return self._desk.room
 
 
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")
-
-
 def _read_order(body: bytes, queue: str, who: str) -> tuple[str, Order | None]:
     """Return why something is wanted and what, None for as configured. Raise HTTPException with one line."""
-    try:
-        given: Any = json.loads(body)
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
-        raise HTTPException(400, "the body must be an object with a reason and what is wanted")
+    given = read_object(body, "a reason and what is wanted")
     if given.keys() - _KEYS:
         known = ", ".join(KEYS)
         raise HTTPException(400, f"the body holds what is not known; it has a reason and some of {known}, or reset")
