@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 import structlog
 import trio
 
-from lambdamu.testing import virtual_clock
 from master.config import BackendConfig, ChoiceConfig, Config
 from master.core.admin import READY, Admin, Wish
 from master.core.choice import Panic
@@ -21,6 +20,8 @@ from master.keeper import Keeper
 from master.node import Node
 from master.operations import Operations
 from master.store import MemoryStore, SavedAdmin, SavedReport, State, StoreError
+from tests.master.slow_disk import SlowDisk
+from tests.master.thread_clock import thread_clock
 
 CONFIG = Config(
     choice=ChoiceConfig(panic=Panic.LAST_KNOWN, first_round_s=0.0),
@@ -29,8 +30,9 @@ CONFIG = Config(
 
 
 @pytest.fixture
-def autojump_clock() -> trio.testing.MockClock:
-    return virtual_clock(0.02)  # the store works in a thread
+def autojump_clock() -> Iterator[trio.testing.MockClock]:
+    with thread_clock() as clock:
+        yield clock
 
 
 class Disk(MemoryStore):
@@ -200,13 +202,15 @@ async def test_what_was_wanted_at_the_very_last_is_kept_too(autojump_clock: obje
 
 
 async def test_a_write_that_the_stop_cuts_short_is_begun_again(autojump_clock: object) -> None:
-    release = threading.Event()
+    first = SlowDisk()
+    first.held.clear()
 
     class Slow(Disk):
         def save(self, state: State) -> None:
             if not self.saves:
                 self.saves += 1
-                release.wait(20)
+                with first:
+                    pass
             super().save(state)
 
     disk = Slow()
@@ -217,7 +221,7 @@ async def test_a_write_that_the_stop_cuts_short_is_begun_again(autojump_clock: o
         await trio.sleep(1.0)
         nursery.cancel_scope.cancel()
     await house.keeper.finish()
-    release.set()
+    first.held.set()
     assert disk.load().admins["a"].why == "just now"
 
 
@@ -231,17 +235,18 @@ async def test_a_state_that_cannot_be_read_is_as_none(autojump_clock: object) ->
 
 
 async def test_a_disk_that_hangs_holds_no_start_up_for_long(autojump_clock: object) -> None:
-    release = threading.Event()
+    hanging = SlowDisk()
+    hanging.held.clear()
 
     class Hanging(Disk):
         def load(self) -> State:
-            release.wait(20)
-            return State()
+            with hanging:
+                return State()
 
     house = House(Hanging())
     try:
         with trio.fail_after(8):
             await house.keeper.restore()
     finally:
-        release.set()
+        hanging.held.set()
     assert house.failures() == 1

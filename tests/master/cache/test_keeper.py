@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lambdamu.testing import run_virtual, virtual_clock
 from master.cache.bounds import StorePolicy
 from master.cache.keeper import CacheKeeper, Pace
 from master.cache.leases import Lease
@@ -24,15 +23,15 @@ from master.cache.store import CacheStore
 from master.store import CacheFile, RowsLostError, SavedCache, SqliteCache, StoreBusyError
 from tests.master.cache.making import device, entry, session, warm
 from tests.master.slow_disk import SlowDisk
+from tests.master.thread_clock import thread_clock
 
 WALL = 1.8e9
-SETTLE_S = 0.01
-"""Real seconds in which a thread has had its turn."""
 
 
 @pytest.fixture
-def autojump_clock() -> trio.testing.MockClock:
-    return virtual_clock(SETTLE_S)
+def autojump_clock() -> Iterator[trio.testing.MockClock]:
+    with thread_clock() as clock:
+        yield clock
 
 
 class Disk(SlowDisk):
@@ -519,4 +518,5 @@ def test_whatever_fails_when_what_was_written_is_what_was_there(orders: list[str
                         disk.full = order == "full"
                 assert node.names() == there
 
-    run_virtual(play, settle_s=0.005)
+    with thread_clock() as clock:
+        trio.run(play, clock=clock)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import structlog
 import trio
 
-from lambdamu.testing import virtual_clock
 from master.queue.policy import Mode
 from master.store import MemoryStore, SavedOrder
 from master.waiting.lasting import Lasting
 from master.waiting.orders import WHOLE, Order
 from tests.master.slow_disk import SlowDisk
+from tests.master.thread_clock import thread_clock
 from tests.master.waiting.house import House
 
 
 @pytest.fixture
-def autojump_clock() -> trio.testing.MockClock:
-    return virtual_clock(0.01)
+def autojump_clock() -> Iterator[trio.testing.MockClock]:
+    with thread_clock() as clock:
+        yield clock
 
 
 class Disk(SlowDisk, MemoryStore):

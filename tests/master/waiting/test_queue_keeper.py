@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lambdamu.testing import run_virtual, virtual_clock
+from lambdamu.testing import run_virtual
 from master.queue.answers import Again, Go, QueueAsk, Waiting
 from master.queue.limits import Room
 from master.queue.numbers import Numbers
@@ -31,15 +31,15 @@ from master.store import MemoryStore, QueueStore, SavedQueue, SqliteStore, Store
 from master.waiting.keeper import TICKETS, QueueKeeper
 from tests.master.queue.desk import Steady, signed
 from tests.master.slow_disk import SlowDisk
+from tests.master.thread_clock import thread_clock
 
 WALL = 1.8e9
-SETTLE_S = 0.05
-"""Real seconds in which a thread has had its turn."""
 
 
 @pytest.fixture
-def autojump_clock() -> trio.testing.MockClock:
-    return virtual_clock(SETTLE_S)
+def autojump_clock() -> Iterator[trio.testing.MockClock]:
+    with thread_clock() as clock:
+        yield clock
 
 
 class Disk(SlowDisk, MemoryStore):
@@ -388,7 +388,8 @@ async def test_a_stop_does_not_wait_for_a_disk_that_hangs(autojump_clock: object
 
 @pytest.mark.parametrize("count", [0, 1, 2500])
 def test_a_file_that_is_taken_away_is_written_anew_and_gives_no_number_twice(tmp_path: Path, count: int) -> None:
-    run_virtual(_take_away, tmp_path / "state.db", count, settle_s=0.2)
+    with thread_clock() as clock:
+        trio.run(_take_away, tmp_path / "state.db", count, clock=clock)
 
 
 async def _take_away(file: Path, count: int) -> None:
