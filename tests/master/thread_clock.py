@@ -19,8 +19,6 @@ from tests.master.slow_disk import hangs
 
 _MOST_S: Final = 5.0
 """Real seconds after which a thread is taken for one that hangs: the clock may jump over what it does."""
-
-
 _IDLE_S: Final = 0.001
 """More than none tells a loop that has nothing to do from one that only looks whether anything has come."""
 
