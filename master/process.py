@@ -33,7 +33,7 @@ from master.node import Node
 from master.notify import ServiceManager
 from master.observer import Logger
 from master.operations import Operations
-from master.store import Store, open_store
+from master.store import Store, StoreBusyError, open_store
 from master.tokens import TokensError, TokensFile
 from master.with_cache import make_cache_keeper
 
@@ -106,7 +106,8 @@ def _build(config: Config, log: Logger, sink: Sink, path: str | None, manager: S
 class Lasts(Protocol):
     """Keeps something beyond the process."""
 
-    async def restore(self) -> None: ...
+    async def restore(self) -> None:
+        """Put back what was kept. Raise StoreBusyError where it is another process's."""
 
     async def run(self) -> None: ...
 
@@ -130,25 +131,36 @@ class _House:
         process, log = self.process, self.process.log
         async with trio.open_nursery() as nursery:
             nursery.start_soon(process.obey, signals, nursery)
-            await self._restore()
-            await self._open(nursery)
-            nursery.start_soon(self.keeper.run)
-            for _, each in self.lasting:
-                nursery.start_soon(each.run)
-            nursery.start_soon(self.alerter.run)
-            nursery.start_soon(process.operations.watch)
-            nursery.start_soon(process.manager.watch)
-            process.manager.ready(process.status())
-            first_round_s = self.config.probe.interval_s + self.config.probe.timeout_s
-            nursery.start_soon(spare_the_collector, first_round_s, process.node.count_tickets)
-            await process.finished(nursery)
+            try:
+                await self._restore()
+            except StoreBusyError as exc:
+                log.error("file_held", error=str(exc))
+                process.exit_code = 1
+            else:
+                await self._serve(nursery)
+            nursery.cancel_scope.cancel()
         if process.restored.is_set():
             await self._finish()
         process.manager.close()
         log.info("stopped")
         return process.exit_code
 
+    async def _serve(self, nursery: trio.Nursery) -> None:
+        process = self.process
+        await self._open(nursery)
+        nursery.start_soon(self.keeper.run)
+        for _, each in self.lasting:
+            nursery.start_soon(each.run)
+        nursery.start_soon(self.alerter.run)
+        nursery.start_soon(process.operations.watch)
+        nursery.start_soon(process.manager.watch)
+        process.manager.ready(process.status())
+        first_round_s = self.config.probe.interval_s + self.config.probe.timeout_s
+        nursery.start_soon(spare_the_collector, first_round_s, process.node.count_tickets)
+        await process.node.finished.wait()
+
     async def _restore(self) -> None:
+        """Put back what was kept. Raise StoreBusyError."""
         await self.keeper.restore()
         for file, each in self.lasting:
             self.process.reads = file
@@ -282,10 +294,6 @@ class _Process:
         self.manager.reloading()
         await self.operations.reload(who)
         self.manager.ready(self.status())
-
-    async def finished(self, nursery: trio.Nursery) -> None:
-        await self.node.finished.wait()
-        nursery.cancel_scope.cancel()
 
     async def _stop(self, nursery: trio.Nursery) -> None:
         await trio.sleep(self.node.config.master.linger_s)

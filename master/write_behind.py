@@ -179,8 +179,13 @@ class WriteBehind(Trouble, Generic[P]):
 
     # What is put back.
 
-    async def _restore(self, load: Callable[[], S], put_back: Callable[[S], Awaitable[None]]) -> None:
-        """Put back what was kept. What cannot be read is told of, and written over in time."""
+    async def _restore(
+        self, load: Callable[[], S], put_back: Callable[[S], Awaitable[None]], *, alone: bool = False
+    ) -> None:
+        """Put back what was kept. What cannot be read is told of, and written over in time.
+
+        `alone`: the store is for one process; raise StoreBusyError where another one has it and does not let it go.
+        """
         whole = False
         with trio.move_on_after(_RESTORE_S) as deadline:
             try:
@@ -188,6 +193,10 @@ class WriteBehind(Trouble, Generic[P]):
                 deadline.deadline = trio.current_time() + _RESTORE_S + _RESTORE_S_PER_ROW * len(saved.rows)
                 await put_back(saved)
                 whole = True
+            except StoreBusyError as exc:
+                if alone:
+                    raise
+                self._failed("not_read", str(exc))
             except StoreError as exc:
                 self._failed("not_read", str(exc))
         if deadline.cancelled_caught:

@@ -84,12 +84,15 @@ class CacheKeeper(WriteBehind[Changes]):
         return super().unwritten if self._file is not None else 0
 
     async def restore(self) -> None:
-        """Put back what was kept, before anybody asks. What cannot be read is told of, and written over in time."""
+        """Put back what was kept, before anybody asks. What cannot be read is told of, and written over in time.
+
+        Raise StoreBusyError where another process keeps its own there: to write over that would lose it.
+        """
         first = first_number(trio.current_time() + self._epoch_s, random.SystemRandom())
         self._store.raise_fence(first)
         if self._file is None:
             return
-        await self._restore(partial(self._file.load, self._epoch_s), self._put_back)
+        await self._restore(partial(self._file.load, self._epoch_s), self._put_back, alone=True)
         with trio.move_on_after(_FIRST_S):
             if await self._commit():
                 self._worked()

@@ -82,6 +82,31 @@ def test_sessions_are_there_after_kill_9_also_for_another_front_server(stage: St
     assert process.wait() == 0
 
 
+def test_a_second_node_over_the_same_file_does_not_start_and_nothing_is_lost(stage: Stage) -> None:
+    ports, file = [free_port(), free_port()], stage.folder / "cache.db"
+    configs = [stage.folder / f"node{at}.toml" for at in range(2)]
+    for port, config in zip(ports, configs, strict=True):
+        config.write_text(f'[cache]\nlisten = "127.0.0.1:{port}"\nfile = "{file}"\n')
+    first = stage.start("master", "--config", str(configs[0]))
+    wait_for_port(ports[0], first)
+    with Front(ports[0]) as front:
+        made = fill(front)
+    second = stage.start("master", "--config", str(configs[1]))
+    assert second.wait(30.0) == 1
+    assert [told["error"] for told in second.events("file_held")] == [
+        f"{file}: another process has it open, and each node needs its own"
+    ]
+    assert second.events("listening_too") == []
+    first.signal(signal.SIGTERM)
+    assert first.wait() == 0
+    second = stage.start("master", "--config", str(configs[1]))
+    wait_for_port(ports[1], second)
+    with Front(ports[1]) as other:
+        look(other, made)
+    second.signal(signal.SIGTERM)
+    assert second.wait() == 0
+
+
 def make_cache(file: str) -> None:
     cache = SqliteCache(file)
     cache.write([Changes([session(ttl_s=1e6)], [], 1, anew=True)], 0.0)

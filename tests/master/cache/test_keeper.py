@@ -341,6 +341,20 @@ async def test_a_file_that_somebody_else_holds_for_a_moment_is_read_afterwards(a
         assert waits["message"] == "for kept.db, which another process has open, 15 s at most"
 
 
+async def test_a_file_that_is_another_process_s_ends_the_start_and_is_left_as_it_is(autojump_clock: object) -> None:
+    class Held(Disk):
+        def load(self, epoch_s: float) -> SavedCache:
+            raise StoreBusyError("kept.db", "another process has it open")
+
+    disk = Held()
+    node = Node(disk)
+    with pytest.raises(StoreBusyError):
+        await node.keeper.restore()
+    assert trio.current_time() == pytest.approx(15.0, abs=0.5)
+    assert disk.writes == 0
+    assert node.told == []
+
+
 async def test_a_disk_that_hangs_holds_nobody_up(autojump_clock: object) -> None:
     disk = Disk()
     disk.held.clear()
