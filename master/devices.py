@@ -35,10 +35,13 @@ class Devices:
         self._networks = networks
         self._homes = homes
 
+    def home(self, now: float, device: str) -> str:
+        """Return the name of the backend that has the session of a device; "" where none is known."""
+        return self._homes.find(now, device) if self._homes is not None and device else ""
+
     def seek(self, now: float, ask: Ask, data: Mapping[str, Any]) -> Ask:
         """Return an ask with the backend that has the session of its device, and where it could not connect."""
-        device = data.get("Device")
-        name = self._homes.find(now, device) if self._homes is not None and device else ""
+        name = self.home(now, data.get("Device", ""))
         if not name:
             return ask
         failed = frozenset((spelled(ip), port) for ip, port, _ in data.get("Failed", ()))

@@ -77,10 +77,11 @@ def why(client: str, limit: int, url: str, as_json: bool) -> int:
 @click.command(epilog="\b\nExample:\n  lambdamu explain --zone a")
 @click.option("--zone", default="", help="The zone that the client says it is in.")
 @click.option("--client", default="", help="The id that the client sends, or its hash.")
+@click.option("--device", default="", help="The device that the client says: its session may be at a backend.")
 @common
-def explain(zone: str, client: str, url: str, as_json: bool) -> int:
+def explain(zone: str, client: str, device: str, url: str, as_json: bool) -> int:
     """Say what a client would be answered now, and how each backend stands. Exit code 3: it would get none."""
-    got = ask(lambda: get(url, "/api/v1/explain", zone=zone, client=client))
+    got = ask(lambda: get(url, "/api/v1/explain", zone=zone, client=client, device=device))
     show(got, _explanation(got), as_json=as_json)
     return 0 if got["chosen"] is not None else _NO_BACKEND
 

@@ -14,7 +14,7 @@ from master.core.answers import Ask, Assignment, Explanation, Place, Reason, Ref
 from master.core.backend import Endpoint
 from master.core.candidates import Found
 from master.core.ejection import Verdict
-from master.core.explain import explain, set_scene
+from master.core.explain import Scene, explain, set_scene
 from master.core.member import Member
 from master.core.spare import carry_without, find_spare, weigh
 from master.core.standing import Standing
@@ -115,10 +115,14 @@ class Pool(Standing):
 
     def explain(self, now: float, ask: Ask) -> list[Explanation]:
         """Return how each backend stands for `ask`; `assign` would do so, unless the client asks again."""
+        return explain(self, self.set_scene(now, ask))
+
+    def set_scene(self, now: float, ask: Ask) -> Scene:
+        """Return what `ask` would meet now; `explain` tells with it how some of the members stand."""
         self._catch_up(now)
         expected, doors = self._asks.expect(now), (self.roll.closed, self._last_known)
         back = self._at_session(now, expected, ask) if self.roll.closed is None else None
-        return explain(self, set_scene(self._candidates, now, expected, ask.zone, doors, back))
+        return set_scene(self._candidates, now, expected, ask.zone, doors, back)
 
     def spare(self, now: float) -> Spare:
         """Return whether the users still fit when the biggest backend falls."""

@@ -106,7 +106,8 @@ class _Api:
         return answer_json(head[:-1] + b',"backends":' + rows + b"}")
 
     async def explain(self, request: Request) -> Response:
-        return answer_json(await explanation(self._desk, _text(request, "zone"), _text(request, "client")))
+        zone, client, device = (_text(request, key) for key in ("zone", "client", "device"))
+        return answer_json(await explanation(self._desk, zone, client, device))
 
     async def answers(self, request: Request) -> Response:
         client, desk = _text(request, "client"), self._desk

@@ -21,6 +21,7 @@ from master.web.controls import Controls, LastReload, Wanted
 
 if TYPE_CHECKING:
     from master.cache.house import CacheHouse
+    from master.devices import Devices
     from master.warm_call import WarmCaller
 
 
@@ -46,6 +47,8 @@ class Desk:
     cache: CacheHouse | None = None
     cache_node: WarmCaller | None = None
     """Who tells the cache of another node which devices come."""
+    devices: Devices | None = None
+    """What is done for devices; None where there is no cache."""
 
     @property
     def alone(self) -> bool:

@@ -247,7 +247,11 @@ DOCUMENT: Final[Schema] = {
                 _json("The choice, and how each backend stands in it.", "Explanation"),
                 "400",
                 *_READING,
-                parameters=[_query("zone", "The zone of the client."), _query("client", _CLIENT)],
+                parameters=[
+                    _query("zone", "The zone of the client."),
+                    _query("client", _CLIENT),
+                    _query("device", "The device that the client says, for its session."),
+                ],
             )
         },
         "/api/v1/answers": {

@@ -45,6 +45,7 @@ class Web:
             room=node.waiting,
             cache=node.cache,
             cache_node=node.warm_call,
+            devices=node.master.devices,
         )
         self.feed = Feed(self.desk)
         gate = Gate(make_app(self.desk, self.feed), self.desk, log)

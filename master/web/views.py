@@ -15,7 +15,6 @@ from master.core.answers import Ask, Explanation, Reason, Spare, State
 from master.core.explain import Scene, explain
 from master.core.member import Member
 from master.core.pool import Pool
-from master.core.reading import set_pool_scene
 from master.event_log import Event
 from master.web.controls import LastReload
 from master.web.desk import Desk, wall
@@ -176,11 +175,15 @@ def explanation_row(one: Explanation) -> Json:
     }
 
 
-async def explanation(desk: Desk, zone: str, client: str) -> bytes:
-    """Return what a client in `zone` would be answered now; `client` is its id, or its hash as the answers show it."""
+async def explanation(desk: Desk, zone: str, client: str, device: str) -> bytes:
+    """Return what a client in `zone` would be answered now; `client` is its id, or its hash as the answers show it.
+
+    `device`: the one that it says, whose session may send it back to a backend.
+    """
     now = trio.current_time()
     known = hash_of(client) if client else None
-    scene = set_pool_scene(desk.pool, now, Ask(zone=zone, client=known))
+    home = desk.devices.home(now, device) if desk.devices is not None else ""
+    scene = desk.pool.set_scene(now, Ask(zone=zone, client=known, prefer=home))
     chosen, reason = _choice(desk.pool, scene, Who.of(client).hashes if client else ())
     head = dumps({"at": finite(wall(now)), "alone": desk.alone, "zone": zone, "chosen": chosen, "reason": reason.value})
 

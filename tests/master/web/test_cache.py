@@ -287,6 +287,25 @@ async def test_who_uses_a_device_and_what_a_client_has() -> None:
         assert shown["sessions"][0]["value"]["text"] == "secret"
 
 
+async def test_an_explanation_for_a_device_is_what_it_is_answered() -> None:
+    two = POOL + '[[backend]]\nhost = "127.0.0.1"\nport = 10\n[choice]\nfirst_round_s = 0.0\n'
+    async with cache_site(two) as here:
+        here.report("127.0.0.1:9", users=5)
+        here.report("127.0.0.1:10", users=5)
+        session = log_in(here, "ann", "phone")
+        for home in ("127.0.0.1:9", "127.0.0.1:10"):
+            ask(here, "Cache.Put", Session=session, Key="Backend", Value=home.encode())
+            told = (await here.http.get("/api/v1/explain", params={"device": "phone"})).json()
+            assert (told["chosen"], told["reason"]) == (home, "session")
+            assert {row["reason"] for row in told["backends"] if row["name"] != home} == {"behind"}
+            here.report(home, users=500)
+            told = (await here.http.get("/api/v1/explain", params={"device": "phone"})).json()
+            assert (told["chosen"] != home, told["reason"]) == (True, "best"), "its load is far above the mean"
+            here.report(home, users=5)
+        told = (await here.http.get("/api/v1/explain", params={"device": "other"})).json()
+        assert told["reason"] == "best"
+
+
 async def test_of_many_a_hundred_are_told() -> None:
     async with cache_site() as here:
         session = ""
