@@ -17,6 +17,7 @@
  *     open S  the same, until nobody waits any more or S seconds are over.
  *
  * It ends with its input.
+ * It is one file, and long, because people by both doors share one wheel of timers and one report.
  */
 #define _GNU_SOURCE
 #include "net.h"

@@ -12,6 +12,7 @@
  * Compiled with -DTLS, `tls=1` has it all go under TLS, whoever the server says it is; `resume=1`: with the session that
  * a server gave last, where there is one. Kept connections are opened at the start then, and the first answer on each,
  * which has waited for the handshake, counts in no latency.
+ * It is one file, and long, because all modes share one loop and one report.
  */
 #define _GNU_SOURCE
 #include "net.h"

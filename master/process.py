@@ -94,13 +94,12 @@ def _build(config: Config, log: Logger, sink: Sink, path: str | None, manager: S
     node.metrics.watch_log(lambda: sink.dropped)
     store = open_store(config.state.file)
     keeper = Keeper(store, node, log)
-    lasting = list(_make_lasting(node, store, log))
+    lasting = [(config.state.file, keeper), *_make_lasting(node, store, log)]
     tokens_file = TokensFile(config.http.tokens_file if config.http.listen is not None else "")
     operations = Operations(node, keeper, log, path, environment=os.environ, tokens_file=tokens_file, fit=fit)
     web = _open_web(node, operations, tokens_file, config, log)
     process = _Process(node, operations, log, manager, web[0] if web is not None else None)
-    process.reads = config.state.file or next((file for file, _ in lasting), "")
-    return _House(config, sockets, web, keeper, lasting, _make_alerter(node, log), process)
+    return _House(config, sockets, web, lasting, _make_alerter(node, log), process)
 
 
 class Lasts(Protocol):
@@ -121,7 +120,6 @@ class _House:
     config: Config
     sockets: Sockets
     web: tuple[Web, list[socket.socket]] | None
-    keeper: Keeper
     lasting: Sequence[tuple[str, Lasts]]
     alerter: Alerter
     process: _Process
@@ -148,7 +146,6 @@ class _House:
     async def _serve(self, nursery: trio.Nursery) -> None:
         process = self.process
         await self._open(nursery)
-        nursery.start_soon(self.keeper.run)
         for _, each in self.lasting:
             nursery.start_soon(each.run)
         nursery.start_soon(self.alerter.run)
@@ -161,16 +158,14 @@ class _House:
 
     async def _restore(self) -> None:
         """Put back what was kept. Raise StoreBusyError."""
-        await self.keeper.restore()
-        for file, each in self.lasting:
-            self.process.reads = file
+        for at, (_, each) in enumerate(self.lasting):
+            self.process.reads = next((file for file, _ in self.lasting[at:] if file), "")
             self.process.manager.starting(_TO_RESTORE_S)
             await each.restore()
         self.process.restored.set()
 
     async def _finish(self) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.keeper.finish)
             for _, each in self.lasting:
                 nursery.start_soon(each.finish)
             nursery.start_soon(self.alerter.finish, min(_ALERTS_S, _EXIT_SHARE * self.config.master.grace_s))
@@ -249,7 +244,7 @@ class _Process:
     web: Web | None = None
     exit_code: int = 0
     reads: str = ""
-    """The file of which what was kept is put back now; there may be none."""
+    """The file of which what was kept is put back now, or next; there may be none."""
     restored: trio.Event = attrs.field(factory=trio.Event)
     """What was kept is back: before that there is nothing of this process that is to be kept."""
 

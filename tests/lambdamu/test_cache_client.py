@@ -1,4 +1,7 @@
-"""The client of the cache service, against the service itself and against ends that fail in every way."""
+"""The client of the cache service, against the service itself and against ends that fail in every way.
+
+The file is long because each way in which the service or the way to it fails is played to the one client.
+"""
 
 from __future__ import annotations
 

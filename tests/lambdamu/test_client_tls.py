@@ -1,4 +1,7 @@
-"""Masters that are asked under TLS: whom a client takes for one, and each way in which that fails."""
+"""Masters that are asked under TLS: whom a client takes for one, and each way in which that fails.
+
+The file is long because each thing that a certificate can be is tried on the one client.
+"""
 
 from __future__ import annotations
 

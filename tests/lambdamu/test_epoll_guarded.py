@@ -1,4 +1,7 @@
-"""A port behind a balancer, and under TLS, over real sockets."""
+"""A port behind a balancer, and under TLS, over real sockets.
+
+The file is long because each promise of a port is held once more behind a balancer, and under TLS.
+"""
 
 from __future__ import annotations
 

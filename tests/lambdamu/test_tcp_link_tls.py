@@ -1,4 +1,7 @@
-"""The link by TLS, over real sockets of this machine: whom it takes for its peer, and each way in which that fails."""
+"""The link by TLS, over real sockets of this machine: whom it takes for its peer, and each way in which that fails.
+
+The file is long because each way in which a handshake or a connection fails is one test of the one link.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The configuration by environment: each key, what beats what, and whom a fault names."""
+"""The configuration by environment: each key, what beats what, and whom a fault names.
+
+The file is long because each fault of a variable is a row of its tables.
+"""
 
 from __future__ import annotations
 

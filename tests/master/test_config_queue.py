@@ -1,4 +1,7 @@
-"""`[queue]` and `[[queue.template]]`: what switches the queue on, what is refused, and what is told of it."""
+"""`[queue]` and `[[queue.template]]`: what switches the queue on, what is refused, and what is told of it.
+
+The file is long because each fault of these tables, and each line of `check`, is a row.
+"""
 
 from __future__ import annotations
 

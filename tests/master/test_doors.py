@@ -1,6 +1,7 @@
 """Doors x rights: nothing is written, answered or learned without the right that the configuration asks for.
 
 A door is a way to ask, a right what the one who asks has. To add one, add a row to `DOORS` or `RIGHTS`.
+The file is long because each door has its own way to ask, and to show a right.
 """
 
 from __future__ import annotations

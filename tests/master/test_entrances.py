@@ -1,4 +1,7 @@
-"""Where clients come in, over real sockets: no entrance answers or learns a thing without the right."""
+"""Where clients come in, over real sockets: no entrance answers or learns a thing without the right.
+
+The file is long because each entrance is opened by each right, and its limits are tried with each kind of address.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The gateway: each request gets its status, body and headers, and the decision that the clients' port gives."""
+"""The gateway: each request gets its status, body and headers, and the decision that the clients' port gives.
+
+The file is long because each request, good or bad, is a row of its tables.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The main logical machine put together: real sockets, one process."""
+"""The main logical machine put together: real sockets, one process.
+
+The file is long because what shows in the whole alone is tested here: what is counted, logged and divided.
+"""
 
 from __future__ import annotations
 

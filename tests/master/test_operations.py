@@ -1,4 +1,7 @@
-"""What an operator does to a master that runs: real sockets, real files, one process."""
+"""What an operator does to a master that runs: real sockets, real files, one process.
+
+The file is long because each change of a file while the master runs is one test.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sessions of a backend's users: who gets one, who goes on with his, and what is said where nobody knows."""
+"""Sessions of a backend's users: who gets one, who goes on with his, and what is said where nobody knows.
+
+The file is long because each answer of the service, and its silence, is played to the one backend.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What is posted, and when: tables first, then whatever may come."""
+"""What is posted, and when: tables first, then whatever may come.
+
+The file is long because each event that is posted, or is not, is a row of its tables.
+"""
 
 from __future__ import annotations
 

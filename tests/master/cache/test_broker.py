@@ -1,4 +1,7 @@
-"""The broker at work, in virtual time."""
+"""The broker at work, in virtual time.
+
+The file is long because each promise to who asks has its test here, over one kind of fetch.
+"""
 
 from __future__ import annotations
 

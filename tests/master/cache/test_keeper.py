@@ -1,4 +1,7 @@
-"""What outlives a node of its cache: all but the last moment; and no disk stops anybody, nor fails in silence."""
+"""What outlives a node of its cache: all but the last moment; and no disk stops anybody, nor fails in silence.
+
+The file is long because each way in which a disk fails is played to the one keeper.
+"""
 
 from __future__ import annotations
 

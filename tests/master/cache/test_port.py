@@ -1,4 +1,7 @@
-"""The cache's own port: answers alone and when they are ready, bounds on what one peer may take, ends."""
+"""The cache's own port: answers alone and when they are ready, bounds on what one peer may take, ends.
+
+The file is long because each thing that a peer may do to the port is done here.
+"""
 
 from __future__ import annotations
 

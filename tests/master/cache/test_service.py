@@ -1,4 +1,7 @@
-"""What is asked of the cache service, and what it answers: each operation, each word for a failure."""
+"""What is asked of the cache service, and what it answers: each operation, each word for a failure.
+
+The file is long because each operation has its answers, and each field its faults, in tables.
+"""
 
 from __future__ import annotations
 

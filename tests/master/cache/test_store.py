@@ -1,4 +1,7 @@
-"""The store of the cache: what lives and for how long, who holds a lease, and what goes when there is no room."""
+"""The store of the cache: what lives and for how long, who holds a lease, and what goes when there is no room.
+
+The file is long because each rule of the store has its test here.
+"""
 
 from __future__ import annotations
 

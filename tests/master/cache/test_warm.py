@@ -1,4 +1,7 @@
-"""Warm data: one fetch for all, how long it is good, what a failure costs, and what comes before a login."""
+"""Warm data: one fetch for all, how long it is good, what a failure costs, and what comes before a login.
+
+The file is long because each rule of warm data has its test here, over one kind of upstream.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The parts that the queue is made of, each against something plain."""
+"""The parts that the queue is made of, each against something plain.
+
+It is long because each small part has its own tests, and none enough for a file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The rules of the queue, one by one."""
+"""The rules of the queue, one by one.
+
+The file is long because each rule has its test here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The cache in a file: what was written is read, whole or not at all, and whatever becomes of the file is told."""
+"""The cache in a file: what was written is read, whole or not at all, and whatever becomes of the file is told.
+
+The file is long because each thing that may become of a file is done to one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The waiting page: each answer of the master has its status, headers, cookie and text, and rubbish does no harm."""
+"""The waiting page: each answer of the master has its status, headers, cookie and text, and rubbish does no harm.
+
+The file is long because each answer, each language and each fault of a request is a row of its tables.
+"""
 
 from __future__ import annotations
 

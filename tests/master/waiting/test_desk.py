@@ -1,4 +1,7 @@
-"""What clients are answered where there is a queue."""
+"""What clients are answered where there is a queue.
+
+The file is long because each answer, and each way to lose a place or not, has its test here.
+"""
 
 from __future__ import annotations
 

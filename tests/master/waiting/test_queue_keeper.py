@@ -1,4 +1,7 @@
-"""What outlives a master of its virtual queue: no place is lost, no number comes twice, and no disk stops anybody."""
+"""What outlives a master of its virtual queue: no place is lost, no number comes twice, and no disk stops anybody.
+
+The file is long because each way in which a disk fails or a process ends is played to the one keeper.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What operators are told of the cache, and who is who in it, over real sockets."""
+"""What operators are told of the cache, and who is who in it, over real sockets.
+
+The file is long because each view, and each refusal, is one test over the same node.
+"""
 
 from __future__ import annotations
 

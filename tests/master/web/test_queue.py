@@ -1,4 +1,7 @@
-"""What operators are told of the virtual queue, and what they can change of it, over real sockets."""
+"""What operators are told of the virtual queue, and what they can change of it, over real sockets.
+
+The file is long because each view, each change and each refusal is one test over the same site.
+"""
 
 from __future__ import annotations
 
