@@ -48,7 +48,6 @@ _TO_RESTORE_S: Final = 600.0
 """What it is to give a start that puts a crowd back: a million takes minutes on a slow machine."""
 _EXIT_SHARE: Final = 0.1
 """Of `grace_s`, what the interpreter has to end in."""
-
 _ALERTS_S: Final = 0.3
 """What the last post may take; no more than what the interpreter has, either."""
 
@@ -160,7 +159,8 @@ class _House:
         """Put back what was kept. Raise StoreBusyError."""
         for at, (_, each) in enumerate(self.lasting):
             self.process.reads = next((file for file, _ in self.lasting[at:] if file), "")
-            self.process.manager.starting(_TO_RESTORE_S)
+            if self.process.reads:
+                self.process.manager.starting(_TO_RESTORE_S)
             await each.restore()
         self.process.restored.set()
 
