@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import attrs
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
-from benchmarks.figures import Sample, Samples, medians, ratios
+from benchmarks.figures import Row, Sample, Samples, medians, ratios
 from benchmarks.stage import Stage
 from benchmarks.workshop import CannotMeasureError
+
+_WIDEST: Final = 10_000
+"""Wide enough for a table to say how wide it has to be."""
 
 
 @attrs.frozen
@@ -69,13 +73,10 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     benchmark = outcome.benchmark
     rows = medians(outcome.samples)
     rounds = max((row.rounds for row in rows), default=0)
-    table = Table(title=f"{benchmark.name}: {benchmark.title} (median of {rounds})")
-    table.add_column("case")
-    table.add_column("who", no_wrap=True)
-    for column in benchmark.columns:
-        table.add_column(column.heading, justify="right")
-    for row in rows:
-        table.add_row(row.case, row.who, *(_shown(row.figures.get(column.key), column) for column in benchmark.columns))
+    title = f"{benchmark.name}: {benchmark.title} (median of {rounds})"
+    table = _by_case(title, benchmark.columns, rows)
+    if Measurement.get(console, console.options.update(width=_WIDEST), table).minimum > console.width:
+        table = _by_figure(title, benchmark.columns, rows)
     console.print(table)
     _print_ratios(console, outcome)
     for sample in outcome.samples:
@@ -86,6 +87,28 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     for note in benchmark.notes:
         console.print(f"note: {note}")
     console.print()
+
+
+def _by_case(title: str, columns: Sequence[Column], rows: Sequence[Row]) -> Table:
+    table = Table(title=title)
+    table.add_column("case")
+    table.add_column("who", no_wrap=True)
+    for column in columns:
+        table.add_column(column.heading, justify="right")
+    for row in rows:
+        table.add_row(row.case, row.who, *(_shown(row.figures.get(column.key), column) for column in columns))
+    return table
+
+
+def _by_figure(title: str, columns: Sequence[Column], rows: Sequence[Row]) -> Table:
+    """Return the table on its side: there are more figures than stand beside each other."""
+    table = Table(title=title)
+    table.add_column("figure")
+    for row in rows:
+        table.add_column(f"{row.case}: {row.who}", justify="right")
+    for column in columns:
+        table.add_row(column.heading, *(_shown(row.figures.get(column.key), column) for row in rows))
+    return table
 
 
 def _print_ratios(console: Console, outcome: Outcome) -> None:
