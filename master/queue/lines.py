@@ -23,6 +23,8 @@ class Lines:
         self._templates = templates
         self._most = most
         self._lines: dict[str, Line] = {}
+        self._fitting: set[str] = set()
+        """Those of them that a template fits: to try the patterns at each ask would cost a twentieth of it."""
         self._idle: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -46,12 +48,13 @@ class Lines:
     def set(self, now: float, templates: tuple[TemplatePolicy, ...], most: int) -> None:
         """Take on other templates; a queue whose id fits none any more stays as it is until it is empty."""
         self._templates, self._most = templates, most
+        self._fitting = {queue for queue in self._lines if self._template(queue) is not None}
         for line in self:
             line.set(now, self._template(line.queue) or line.template)
 
     def called(self, queue: str) -> str:
         """Return the queue that serves asks for `queue`: that one, or `default` where no template fits."""
-        return queue if self._template(queue) is not None else DEFAULT
+        return queue if queue in self._fitting or self._template(queue) is not None else DEFAULT
 
     def open(self, now: float, queue: str) -> Line | QueueReason:
         """Return a queue, opened if need be; else why there is none."""
@@ -84,6 +87,8 @@ class Lines:
 
     def _put(self, line: Line) -> Line:
         self._lines[line.queue] = line
+        if self._template(line.queue) is not None:
+            self._fitting.add(line.queue)
         self._idle[line.queue] = None
         return line
 
@@ -92,6 +97,7 @@ class Lines:
             return False
         queue, _ = self._idle.popitem(last=False)
         del self._lines[queue]
+        self._fitting.discard(queue)
         return True
 
     def _template(self, queue: str) -> TemplatePolicy | None:

@@ -421,6 +421,18 @@ def test_where_no_template_fits_default_serves() -> None:
     assert desk.line("default") == ["a", "b"]
 
 
+def test_a_queue_whose_template_is_gone_takes_nobody_new_until_it_is_back() -> None:
+    fits, others = (QueuePolicy(templates=(TemplatePolicy(pattern),)) for pattern in ("*", "default"))
+    desk = Desk(templates=fits.templates)
+    desk.join("a", queue="chess")
+    desk.join("x")
+    for name, policy, queue in (("b", others, "default"), ("c", fits, "chess"), ("d", others, "default")):
+        desk.queues.set(desk.now, policy)
+        desk.join(name, queue="chess")
+        assert desk.line(queue)[-1] == name
+    assert desk.line("chess")[0] == "a", "who was there stays"
+
+
 def test_queues_are_bounded_and_an_empty_one_makes_room() -> None:
     desk = Desk(max_queues=2, templates=(TemplatePolicy("*"),), return_s=0.0)
     for name in "ab":
