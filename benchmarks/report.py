@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -75,8 +76,8 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     rounds = max((row.rounds for row in rows), default=0)
     title = f"{benchmark.name}: {benchmark.title} (median of {rounds})"
     table = _by_case(title, benchmark.columns, rows)
-    if Measurement.get(console, console.options.update(width=_WIDEST), table).minimum > console.width:
-        table = _by_figure(title, benchmark.columns, rows)
+    if _width(console, table) > console.width:
+        table = min(table, _by_figure(title, benchmark.columns, rows), key=partial(_width, console))
     console.print(table)
     _print_ratios(console, outcome)
     for sample in outcome.samples:
@@ -87,6 +88,11 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     for note in benchmark.notes:
         console.print(f"note: {note}")
     console.print()
+
+
+def _width(console: Console, table: Table) -> int:
+    """Return how many columns a table needs at least."""
+    return Measurement.get(console, console.options.update(width=_WIDEST), table).minimum
 
 
 def _by_case(title: str, columns: Sequence[Column], rows: Sequence[Row]) -> Table:

@@ -26,7 +26,7 @@ class CallError(LambdaMuError):
 def get(url: str, path: str, *, within_s: float = _TIMEOUT_S, **query: str) -> Json:
     """Return what the master at `url` answers; `within_s` is for each step of it. Raise CallError."""
     given = {key: value for key, value in query.items() if value}
-    text = urllib.parse.urlencode(given)
+    text = urllib.parse.urlencode(given, errors="surrogateescape")
     return _call(url, f"{path}?{text}" if text else path, within_s=within_s)
 
 

@@ -1,4 +1,7 @@
-"""A master as a process: its sockets, its signals, its descriptors, its exit code."""
+"""A master as a process: its sockets, its signals, its descriptors, its exit code.
+
+It is long because all that begins and ends with the process is put together here.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,7 @@ def _build(config: Config, log: Logger, sink: Sink, path: str | None, manager: S
     node.metrics.watch_log(lambda: sink.dropped)
     store = open_store(config.state.file)
     keeper = Keeper(store, node, log)
-    lasting = [(config.state.file, keeper), *_make_lasting(node, store, log)]
+    lasting = tuple(_make_lasting(node, store, keeper, log))
     tokens_file = TokensFile(config.http.tokens_file if config.http.listen is not None else "")
     operations = Operations(node, keeper, log, path, environment=os.environ, tokens_file=tokens_file, fit=fit)
     web = _open_web(node, operations, tokens_file, config, log)
@@ -184,15 +187,19 @@ class _House:
                 log.info("http", address=str(address))
 
 
-def _make_lasting(node: Node, store: Store, log: Logger) -> Iterator[tuple[str, Lasts]]:
-    """Yield what keeps the queue and the cache beyond the process, where there are any, each with its file."""
+def _make_lasting(node: Node, store: Store, keeper: Keeper, log: Logger) -> Iterator[tuple[str, Lasts]]:
+    """Yield all that is kept beyond the process, each with its file, in the order in which it is put back.
+
+    The cache comes first: while another process has its file, nothing of the rest is read yet, nor written to.
+    """
     tell = partial(_tell, node)
+    if node.cache is not None:
+        yield node.cache.config.file, make_cache_keeper(node.cache, log, tell)
+    yield node.config.state.file, keeper
     if node.waiting is not None:
         from master.waiting.lasting import Lasting  # noqa: PLC0415 - not all have a queue
 
         yield node.config.state.file, Lasting(node.waiting, store, log, tell)
-    if node.cache is not None:
-        yield node.cache.config.file, make_cache_keeper(node.cache, log, tell)
 
 
 def _tell(node: Node, kind: str, text: str) -> None:

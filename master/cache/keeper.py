@@ -108,7 +108,8 @@ class CacheKeeper(WriteBehind[Changes]):
     async def finish(self) -> None:
         """Write what has not been written yet, if a moment is enough for it."""
         with trio.move_on_after(FINISH_S):
-            if self._file is not None and await self._commit():
+            if self._file is not None:
+                await self._commit()
                 await self._do(self._file.close)
 
     async def _sweep(self) -> None:

@@ -66,8 +66,11 @@ class Times:
 
 
 def new_id() -> str:
-    """Return the id of a session: 128 bits of chance, in 22 characters."""
-    return secrets.token_urlsafe(_ID_BYTES)
+    """Return the id of a session: 128 bits of chance, in 22 characters of base64url with a dot for the dash.
+
+    What begins with a dash is an option where an operator gives it to a command.
+    """
+    return secrets.token_urlsafe(_ID_BYTES).replace("-", ".")
 
 
 class Objects:

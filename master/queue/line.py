@@ -27,6 +27,8 @@ class Line:
         self.gate = Gate(now, template.per_minute)
         self.turn_at = 0.0
         self.entry = 0
+        self.fits = True
+        """There is a template still that fits its id: else it takes nobody new."""
         self.tickets = 0
         """All that belong here, those who are only remembered included."""
         self._lanes = tuple(Ranks() for _ in Lane)

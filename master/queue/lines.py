@@ -23,8 +23,6 @@ class Lines:
         self._templates = templates
         self._most = most
         self._lines: dict[str, Line] = {}
-        self._fitting: set[str] = set()
-        """Those of them that a template fits: to try the patterns at each ask would cost a twentieth of it."""
         self._idle: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -48,13 +46,17 @@ class Lines:
     def set(self, now: float, templates: tuple[TemplatePolicy, ...], most: int) -> None:
         """Take on other templates; a queue whose id fits none any more stays as it is until it is empty."""
         self._templates, self._most = templates, most
-        self._fitting = {queue for queue in self._lines if self._template(queue) is not None}
         for line in self:
-            line.set(now, self._template(line.queue) or line.template)
+            template = self._template(line.queue)
+            line.fits = template is not None
+            line.set(now, template or line.template)
 
     def called(self, queue: str) -> str:
         """Return the queue that serves asks for `queue`: that one, or `default` where no template fits."""
-        return queue if queue in self._fitting or self._template(queue) is not None else DEFAULT
+        line = self._lines.get(queue)
+        # Of one that is open it is known: to try the patterns at each ask would cost a twentieth of it.
+        fits = line.fits if line is not None else self._template(queue) is not None
+        return queue if fits else DEFAULT
 
     def open(self, now: float, queue: str) -> Line | QueueReason:
         """Return a queue, opened if need be; else why there is none."""
@@ -71,7 +73,10 @@ class Lines:
         """Return a queue that was open before a restart, whatever the templates are now."""
         if queue in self._lines:
             return self._lines[queue]
-        return self._put(Line(queue, self._template(queue) or TemplatePolicy(queue), now))
+        template = self._template(queue)
+        line = self._put(Line(queue, template or TemplatePolicy(queue), now))
+        line.fits = template is not None
+        return line
 
     def enter(self, queue: str) -> None:
         """Count a ticket that belongs to a queue."""
@@ -87,8 +92,6 @@ class Lines:
 
     def _put(self, line: Line) -> Line:
         self._lines[line.queue] = line
-        if self._template(line.queue) is not None:
-            self._fitting.add(line.queue)
         self._idle[line.queue] = None
         return line
 
@@ -97,7 +100,6 @@ class Lines:
             return False
         queue, _ = self._idle.popitem(last=False)
         del self._lines[queue]
-        self._fitting.discard(queue)
         return True
 
     def _template(self, queue: str) -> TemplatePolicy | None:

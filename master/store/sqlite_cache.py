@@ -4,7 +4,7 @@ Commits go to a log beside the file (WAL), and one that has returned outlives th
 disk: `settle`, in another thread beside the next commits, has the disk keep them, so that they outlive the machine too,
 as far as the disk says the truth, and carries the log over into the file. What was begun in the moment of a crash is
 undone when the file is opened next. No other process opens the file meanwhile: no memory is shared, so nothing of it
-lies on the disk either.
+lies on the disk either. A lock beside it holds while the file itself cannot be opened.
 
 Each commit counts itself in the file, and before each it is looked whether the file is the one that was opened: what
 was taken away or replaced is noticed, and all is written anew. A disk that takes no writes is read all the same.
@@ -26,6 +26,7 @@ from typing import Final, TypeVar
 from urllib.parse import quote
 
 from master.cache.rows import SHAPES, Changes, Key, Row, Table, cost_of
+from master.store.file_lock import FileLock
 from master.store.sqlite import make_file
 from master.store.state import RowsLostError, SavedCache, StoreBusyError, StoreError
 
@@ -89,6 +90,7 @@ T = TypeVar("T")
 class SqliteCache:
     def __init__(self, file: str) -> None:
         self._file = file
+        self._lock = FileLock(file)
         self._connection: sqlite3.Connection | None = None
         self._opened: tuple[object, ...] = ()
         """Which files were opened."""
@@ -118,7 +120,7 @@ class SqliteCache:
 
     def write(self, parts: Sequence[Changes], epoch_s: float) -> None:
         if self._connection is not None and (None in self._opened or self._opened != _identities(self._file)):
-            self.close()
+            self._drop()
         with self._between:
             self._commit = self._do(lambda connection: _write(connection, parts, epoch_s, self._commit))
             self._logged += sum(
@@ -150,6 +152,10 @@ class SqliteCache:
             self._logged -= logged
 
     def close(self) -> None:
+        self._drop()
+        self._lock.release()
+
+    def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(sqlite3.Error):
@@ -157,6 +163,8 @@ class SqliteCache:
 
     def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Do all of something, or nothing. After a fault the file is opened anew by the next call."""
+        if not self._lock.take():
+            raise StoreBusyError(self._file, "another process has it, and each node needs its own")
         try:
             if self._connection is None:
                 make_file(self._file)
@@ -165,19 +173,19 @@ class SqliteCache:
             with _transaction(self._connection) as connection:
                 return work(connection)
         except RowsLostError as exc:
-            self.close()
+            self._drop()
             raise RowsLostError(f"{self._file}: {exc}") from None
         except OSError as exc:
-            self.close()
+            self._drop()
             raise StoreError(f"{self._file}: {exc.strerror}") from exc
         except (sqlite3.Error, ValueError) as exc:  # ValueError: no file name, or a value of another version
-            self.close()
+            self._drop()
             raise self._as_told(exc) from exc
 
     def _as_told(self, exc: Exception) -> StoreError:
         code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return StoreBusyError(self._file, "another process has it open, and each node needs its own")
+            return StoreBusyError(self._file, "another process has it open, or its disk knows no locks")
         if code == sqlite3.SQLITE_CORRUPT and _is_ours(self._file):
             # It will be no better; what comes is to be kept all the same.
             with suppress(OSError):

@@ -94,7 +94,7 @@ def test_a_second_node_over_the_same_file_does_not_start_and_nothing_is_lost(sta
     second = stage.start("master", "--config", str(configs[1]))
     assert second.wait(30.0) == 1
     assert [told["error"] for told in second.events("file_held")] == [
-        f"{file}: another process has it open, and each node needs its own"
+        f"{file}: another process has it, and each node needs its own"
     ]
     assert second.events("listening_too") == []
     first.signal(signal.SIGTERM)

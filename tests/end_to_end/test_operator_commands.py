@@ -94,6 +94,9 @@ def test_explain_says_what_would_be_answered_now(stage: Stage, url: str) -> None
     chosen, reason = lines[0].rsplit(": ", 1)
     assert lines[2].split()[:2] == [chosen, reason]
     assert lines[3].split()[1] == "unprobed"
+    for option in ("--device", "--client", "--zone"):
+        odd = stage.run("explain", "--url", url, option, "\udcff")  # a byte that is no text
+        assert (odd.returncode, odd.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

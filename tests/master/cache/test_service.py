@@ -274,6 +274,7 @@ def test_ids_have_128_bits_of_chance() -> None:
     seen = {new_id() for _ in range(1000)}
     assert len(seen) == 1000
     assert all(len(each) == 22 for each in seen)
+    assert not [each for each in seen if each.startswith("-")], "it would be an option on a command line"
 
 
 def test_a_full_store_refuses_and_says_when_to_come_again() -> None:

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from master.cache.rows import Changes, Key, Row, Table
-from master.store import RowsLostError, SavedCache, SqliteCache, SqliteStore, State, StoreError
+from master.store import RowsLostError, SavedCache, SqliteCache, SqliteStore, State, StoreBusyError, StoreError
 from tests.master.cache.making import device, entry, session, warm
 from tests.small_disk import SmallDisk, small_disk
 
@@ -70,7 +70,9 @@ def kept(file: Path) -> list[Row]:
 
 def test_sessions_are_read_first_and_of_a_table_what_came_last_comes_last(tmp_path: Path) -> None:
     rows = [session(name, updated_at=at) for name, at in (("a", 3.0), ("b", 1.0), ("c", 2.0))]
-    put(opened(file_in(tmp_path)), device(updated_at=0.0), *rows, anew=True)
+    cache = opened(file_in(tmp_path))
+    put(cache, device(updated_at=0.0), *rows, anew=True)
+    cache.close()
     assert [row.key[0] for row in kept(file_in(tmp_path))] == ["b", "c", "a", device().key[0]]
 
 
@@ -144,13 +146,25 @@ def test_a_commit_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
 def test_nobody_else_opens_it_meanwhile_and_later_it_can_be(tmp_path: Path) -> None:
     cache = opened(file_in(tmp_path))
     put(cache, session())
+    with pytest.raises((StoreError, OverflowError)):
+        put(cache, session("b"), session("c", version=2**63))  # by which the file itself is closed
     other = f"from master.store import SqliteCache; SqliteCache({str(file_in(tmp_path))!r}).load(0.0)"
     told = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=False).stderr
     assert told.splitlines()[-1].endswith(
-        f"StoreBusyError: {file_in(tmp_path)}: another process has it open, and each node needs its own"
+        f"StoreBusyError: {file_in(tmp_path)}: another process has it, and each node needs its own"
     )
     cache.close()
     assert kept(file_in(tmp_path)) == [session()]
+
+
+def test_who_opens_it_by_other_means_is_told_of_too(tmp_path: Path) -> None:
+    opened(file_in(tmp_path)).close()
+    with closing(sqlite3.connect(file_in(tmp_path))) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        cache = SqliteCache(str(file_in(tmp_path)))
+        with pytest.raises(StoreBusyError, match=r"another process has it open, or its disk knows no locks$"):
+            cache.load(0.0)
+        cache.close()
 
 
 def test_it_is_for_nobody_else_to_read_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
@@ -160,7 +174,7 @@ def test_it_is_for_nobody_else_to_read_and_leaves_nothing_beside_it(tmp_path: Pa
         put(cache, session())
     finally:
         os.umask(before)
-    assert sorted(os.listdir(tmp_path)) == ["cache.db", "cache.db-wal"]
+    assert sorted(os.listdir(tmp_path)) == ["cache.db", "cache.db-wal", "cache.db.lock"]
     assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in os.listdir(tmp_path)} == {0o600}
     cache.close()
     assert os.listdir(tmp_path) == ["cache.db"]
@@ -289,9 +303,12 @@ def test_what_is_somebody_elses_is_let_alone(tmp_path: Path, make: Callable[[Pat
     file = file_in(tmp_path)
     make(file)
     before = file.read_bytes()
-    for call in (lambda: opened(file), lambda: put(SqliteCache(str(file)), session(), anew=True)):
-        with pytest.raises(StoreError, match=r"cache\.db: [^\n]+$"):
-            call()
+    for call in (lambda cache: cache.load(0.0), lambda cache: put(cache, session(), anew=True)):
+        cache = SqliteCache(str(file))
+        with pytest.raises(StoreError, match=r"cache\.db: [^\n]+$") as caught:
+            call(cache)
+        assert not isinstance(caught.value, StoreBusyError)
+        cache.close()
     assert file.read_bytes() == before
     assert os.listdir(tmp_path) == ["cache.db"]
 
