@@ -102,7 +102,7 @@ def master(path: str | None, level: str) -> int:
 
     sink = standard_error()
     log = make_logger(sink, json=sys.stderr is None or not sys.stderr.isatty(), level=level)
-    return _run_in_trio(run_master, _load(path), log, sink, path)
+    return _run_in_trio(run_master, _load(path, "--config FILE"), log, sink, path)
 
 
 @cli.command(
@@ -121,7 +121,7 @@ def check(path: str | None, url: str | None, as_json: bool) -> int:
         raise click.UsageError("--json goes with --diff")
     from master.store.look import fault_of_cache, fault_of_state  # noqa: PLC0415
 
-    config = _load(path)
+    config = _load(path, "FILE")
     kept = {"[state] file": fault_of_state(config.state.file) if config.state.file else ""}
     if config.cache is not None and config.cache.file:
         kept["[cache] file"] = fault_of_cache(config.cache.file)
@@ -412,12 +412,13 @@ def _complain(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _load(path: str | None) -> Config:
+def _load(path: str | None, how: str) -> Config:
+    """Return the configuration; `how`: how the command is told the file."""
     from master.config_environment import misspelt, variables  # noqa: PLC0415 - most commands need no configuration
     from master.config_file import ConfigError, load  # noqa: PLC0415
 
     if path is None and not variables(os.environ):
-        usage = "give the configuration: --config FILE, FILE, or variables as LAMBDAMU_BACKEND__0__HOST"
+        usage = f"give the configuration: {how}, or variables as LAMBDAMU_BACKEND__0__HOST"
         raise click.UsageError("\n".join((usage, *misspelt(os.environ))))
     try:
         return load(path, os.environ)

@@ -43,9 +43,11 @@ def delete(url: str, path: str, body: Json) -> Json:
 def _call(
     url: str, path: str, body: bytes | None = None, within_s: float = _TIMEOUT_S, method: str | None = None
 ) -> Json:
-    if urllib.parse.urlsplit(url).scheme not in {"http", "https"}:
+    if not _is_url(url):
         raise CallError(f"{printable(url)} is not the URL of a master, such as http://127.0.0.1:7080")
     token = os.environ.get(TOKEN_VARIABLE, "")
+    if not (token.isascii() and token.isprintable()):  # it is a secret: what is wrong with it is told without it
+        raise CallError(f"{TOKEN_VARIABLE} has what no token has, such as the end of a line")
     headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     try:
         if body is not None:
@@ -61,6 +63,15 @@ def _call(
         raise CallError(f"{printable(url)} cannot be reached: {_why(exc.reason)}") from exc
     except (OSError, http.client.HTTPException, ValueError) as exc:
         raise CallError(f"{printable(url)} gave no answer to use: {_why(exc)}") from exc
+
+
+def _is_url(url: str) -> bool:
+    """Return whether it names a host; a port that is none would lead to another one."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -91,7 +91,8 @@ class Ask:
 
     `client`: a hash of its id, if it gave one; with the same one it is sent to the same place again for a while, unless
     it is `anew`: then a place is reserved for this ask, too. `prefer`: the name of the backend that has its session, ""
-    where none is known; `failed`: where it could not connect, so that it is not sent back there.
+    where none is known; `failed`: where it could not connect, so that it is not sent back there. `reserved`: a place is
+    kept for it already, among all that were free: it need not be counted as one who comes from the street.
     """
 
     family: Family = 4
@@ -101,6 +102,7 @@ class Ask:
     anew: bool = False
     prefer: str = ""
     failed: frozenset[Endpoint] = frozenset()
+    reserved: bool = False
 
 
 @attrs.frozen

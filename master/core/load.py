@@ -156,6 +156,15 @@ class Reservations:
             later += 1
         return self.total - later
 
+    def made_since(self, moment: float) -> int:
+        """Return how many were made then or later."""
+        later = 0
+        for at, _ in reversed(self.sent):
+            if at < moment:
+                break
+            later += 1
+        return later
+
     def next_expiry(self) -> float:
         """Return when the oldest one is forgotten; never, when there is none."""
         return self.sent[0][0] + self.policy.reservation_s if self.sent else math.inf

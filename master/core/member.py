@@ -65,6 +65,13 @@ class Member(Candidate):
         sent = self.reservations.count(now) * self.reservations.policy.masters
         return (self.report.count if self.report else 0) + sent
 
+    def least_users(self) -> int:
+        """Return the users it has at least: those reported, and those sent after that was asked."""
+        if self.report is None:
+            return 0
+        sent = self.reservations.made_since(self.report.asked_at) * self.reservations.policy.masters
+        return self.report.count + sent
+
     def free(self, now: float) -> int | None:
         """Return the places left, never below 0; None for no limit."""
         return None if self.limit is None else max(0, self.limit - self.users(now))

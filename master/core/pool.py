@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from master.core.admin import Admin, Wish
 from master.core.answers import Ask, Assignment, Explanation, Place, Reason, Refused, Spare, State
@@ -33,6 +34,10 @@ __all__ = [
     "State",
     "Wish",
 ]
+
+
+_LOOKED_AT: Final = 64
+"""Of more backends, so many are looked at for one with a place that is kept: what it costs has a bound."""
 
 
 class Pool(Standing):
@@ -68,6 +73,8 @@ class Pool(Standing):
         if back is not None:
             self._candidates.give(back[0], now, expected, rng)
         found = again or back or self._candidates.find_and_take(now, expected, rng, ask.zone)
+        if found is None and ask.reserved:
+            found = self._take_reserved(now, rng, ask)
         if found is None:
             return self._refuse(Reason.NO_CANDIDATE)
         member, why = found
@@ -177,6 +184,31 @@ class Pool(Standing):
         if member is None or member.state(now) not in (State.READY, State.FULL):  # full, it has its place reserved
             return None
         return member, Reason.AGAIN
+
+    def _take_reserved(self, now: float, rng: random.Random, ask: Ask) -> Found | None:
+        """Give a client for which a place is kept to a backend that is full only by those who may be counted twice.
+
+        Who was sent is counted beside the report, which may have him already, until `connect_s` is over. So those who
+        are let in count twice for a while, and those who were called, and whose places are kept, would find none.
+        """
+        if self._last_known:
+            return None
+        members = list(self._members.values())
+        if len(members) > _LOOKED_AT:
+            members = rng.sample(members, _LOOKED_AT)
+        spare = [
+            member
+            for member in members
+            if member.state(now) is State.FULL
+            and member.limit is not None
+            and member.least_users() < member.limit
+            and ask.failed.isdisjoint(member.told.values())
+        ]
+        if not spare:
+            return None
+        member = min(spare, key=lambda each: (each.backend.priority, each.least_users() / each.backend.weight))
+        member.reservations.add(now, self.clock.at(now))
+        return member, Reason.BEST
 
     def _at_session(self, now: float, expected: float, ask: Ask) -> Found | None:
         """Return where a client has its session, when that is good enough; last reports tell nothing of sessions."""

@@ -157,7 +157,7 @@ class Desk:
         turned = TURN in visit.wants and self.turns.keys.signer is not None
         if turned and self.turns.out_of_numbers:
             return None
-        asked = attrs.evolve(visit.ask, alternates=0) if turned else visit.ask
+        asked = attrs.evolve(visit.ask, alternates=0 if turned else visit.ask.alternates, reserved=True)
         if self.devices is not None:
             asked = self.devices.seek(now, asked, visit.data)
         assignment = self._pool.assign(now, self._rng, asked)

@@ -117,7 +117,25 @@ def test_a_master_that_cannot_be_reached_is_one_line(stage: Stage) -> None:
     done = stage.run("status", "--url", f"http://127.0.0.1:{free_port()}")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.endswith("cannot be reached: Connection refused\n")
-    assert stage.run("status", "--url", "file:///etc/passwd").stderr.count("is not the URL") == 1
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "http://", "http://127.0.0.1:99999", "http://[::1", "http://h:x"]
+)
+def test_what_is_no_url_of_a_master_is_one_line(stage: Stage, url: str) -> None:
+    done = stage.run("status", "--url", url)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"Error: {url} is not the URL of a master, such as http://127.0.0.1:7080\n"
+
+
+@pytest.mark.parametrize("end", ["\r", "\n", "\udcff", "\u20ac"])
+def test_a_token_with_what_no_token_has_is_not_shown(
+    stage: Stage, url: str, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setenv("LAMBDAMU_TOKEN", TOKEN + end)
+    done = stage.run("status", "--url", url)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "Error: LAMBDAMU_TOKEN has what no token has, such as the end of a line\n"
 
 
 @pytest.mark.parametrize(

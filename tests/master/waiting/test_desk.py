@@ -93,6 +93,24 @@ def test_a_turn_is_signed_for_who_comes_to_want_it_later_and_once() -> None:
     assert turns.pop() in (row.grant or ""), "nor is there a second one after a restart"
 
 
+@pytest.mark.parametrize("others", [0, 5])
+def test_who_was_called_finds_his_place_though_those_before_him_are_counted_twice(others: int) -> None:
+    house, names = House(10, target_load=1.0), [f"p{number}" for number in range(8)]
+    house.users["b0"] = 10
+    house.tick(3)
+    assert {house.ask(name)["Result"] for name in names} == {"Wait"}
+    house.users["b0"] = 0
+    house.tick()
+    for name in names[:5]:
+        house.arrive(house.ask(name))
+    house.users["b0"] += others  # who come by no queue fill it
+    house.tick(1)  # the report has the five, and they are on their way still as far as anybody knows
+    assert house.pool["b0"].users(house.now) == 10 + others
+    results = [house.ask(name)["Result"] for name in names[5:]]
+    assert results == (["Wait"] * 3 if others else ["OK"] * 3)
+    assert house.room.queues.tally.put_back == (3 if others else 0)
+
+
 @pytest.mark.parametrize("why", ["TurnExpired", "TurnUsed", "Full"])
 def test_who_was_not_let_in_by_the_backend_stands_where_he_stood_once(why: str) -> None:
     house = House(1, target_load=1.0)
