@@ -28,7 +28,6 @@ from master.ask_data import BadDataError, read_ask, spelled
 from master.core.backend import FAMILIES, Endpoint, Family
 from master.core.ejection import Verdict
 from master.core.pool import Ask, Assignment, Member, Pool, Refused
-from master.core.reading import find_rivals
 from master.doors import Doors
 from master.told import AnswerPolicy, describe
 from master.waiting.visits import Outcome, Visit
@@ -195,7 +194,7 @@ class Master(LMObject):
     def _sent(self, now: float, ask: Ask, peer: Peer, given: Assignment) -> Answer:
         member = self._pool[given.place.name]
         others = [self._pool[place.name] for place in given.alternates]
-        loads = self._loads(now, member, others or find_rivals(self._pool, member, _RIVALS))
+        loads = self._loads(now, member, others or self._pool.rivals(member, _RIVALS))
         network = network_of_peer(peer.host)
         return Answer(now, ask.client, network, ask.zone, Result.OK, given.why, given.place.name, loads)
 

@@ -149,12 +149,7 @@ class Reservations:
 
     def made_by(self, moment: float) -> int:
         """Return how many of `total` were made by `moment`, which is not long ago."""
-        later = 0
-        for at, _ in reversed(self.sent):
-            if at <= moment:
-                break
-            later += 1
-        return self.total - later
+        return self.total - self.made_since(math.nextafter(moment, math.inf))
 
     def made_since(self, moment: float) -> int:
         """Return how many were made then or later."""

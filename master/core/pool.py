@@ -131,6 +131,10 @@ class Pool(Standing):
         back = self._at_session(now, expected, ask) if self.roll.closed is None else None
         return set_scene(self._candidates, now, expected, ask.zone, doors, back)
 
+    def rivals(self, member: Member, most: int) -> list[Member]:
+        """Return up to `most` others that come first in the order of choice: what `member` was compared with."""
+        return self._candidates.others(member, most)
+
     def spare(self, now: float) -> Spare:
         """Return whether the users still fit when the biggest backend falls."""
         self._catch_up(now)
@@ -193,12 +197,9 @@ class Pool(Standing):
         """
         if self._last_known:
             return None
-        members = list(self._members.values())
-        if len(members) > _LOOKED_AT:
-            members = rng.sample(members, _LOOKED_AT)
         spare = [
             member
-            for member in members
+            for member in rng.sample(self._listed, min(len(self._listed), _LOOKED_AT))
             if member.state(now) is State.FULL
             and member.limit is not None
             and member.least_users() < member.limit

@@ -46,7 +46,9 @@ class Standing:
         self._levels = make_levels(backends)
         self._candidates = Candidates(choice, self._levels.values(), self.clock)
         self._members = {backend.name: self._make(backend) for backend in backends}
-        for member in self._members.values():
+        self._listed = tuple(self._members.values())
+        """The same, for who takes some of them by chance."""
+        for member in self._listed:
             member.awaited = member.counted = True
         self._looks = Looks(self._members)
         self._last_known = False
@@ -157,6 +159,7 @@ class Standing:
                 self._candidates.place(member, self._levels[backend.priority], self._asks.expect(now))
             if changed or not same:
                 self._judge(member, now)
+        self._listed = tuple(self._members.values())
         self._look_at_roll(now)
 
     def set_health(self, now: float, policy: HealthPolicy) -> None:

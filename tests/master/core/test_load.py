@@ -25,6 +25,15 @@ def make_pool(*backends: Backend, **loads: float) -> Pool:
     return Pool(backends, PATIENT, LoadPolicy(**{"reservation_s": 1e9, **loads}), PLAIN)  # type: ignore[arg-type]
 
 
+def test_what_is_made_at_a_moment_is_made_by_then_and_since_then() -> None:
+    policy = LoadPolicy()
+    made = Reservations(policy, SessionClock(policy))
+    for at in (1.0, 2.0, 2.0, 3.0):
+        made.add(at, 0.0)
+    assert [made.made_by(at) for at in (0.5, 1.0, 2.0, 2.5, 3.0)] == [0, 1, 3, 3, 4]
+    assert [made.made_since(at) for at in (0.5, 1.0, 2.0, 2.5, 3.0)] == [4, 4, 3, 1, 1]
+
+
 def test_load_is_what_was_reported_and_sent_faded_by_age_and_divided_by_weight() -> None:
     rng, pool = random.Random(1), make_pool(Backend("a", weight=2), session_s=100.0, masters=3, connect_s=2.0)
     pool.record_report(0.0, rng, "a", 50, 0.0, PROBED)

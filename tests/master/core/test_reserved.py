@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 
 import attrs
@@ -11,7 +10,7 @@ import pytest
 from master.core.admin import Admin, Wish
 from master.core.backend import Backend
 from master.core.load import LoadPolicy
-from master.core.pool import Ask, Assignment, Pool, Reason, Refused, State
+from master.core.pool import Ask, Assignment, Reason, Refused, State
 from tests.master.core.test_pool import Bench
 
 KEPT = Ask(reserved=True)
@@ -81,12 +80,13 @@ def test_who_could_not_connect_is_not_sent_back_there() -> None:
 
 
 def test_of_very_many_some_are_looked_at() -> None:
-    names = [f"b{number}" for number in range(500)]
-    pool, rng = Pool([Backend(name, capacity=1) for name in names], *Bench().pool._policies[:2]), random.Random(3)
-    for at in (0.0, 1.0):
-        for name in names:
-            pool.record_report(at, rng, name, 0, at, (name, 9001))
-        if not at:
-            assert sum(isinstance(pool.assign(0.5, rng, Ask()), Assignment) for _ in range(600)) == 500
-    found = Counter(sent for sent in (pool.assign(1.0, rng, KEPT) for _ in range(200)) if isinstance(sent, Assignment))
-    assert len({each.place.name for each in found}) == 200
+    bench = crowded(*(Backend(f"b{number}", capacity=1) for number in range(500)))
+    found = [sent(bench, 1.0) for _ in range(200)]
+    assert None not in found
+    assert len(set(found)) == 200
+
+
+def test_who_has_left_the_pool_is_not_among_them() -> None:
+    bench = crowded(Backend("a", capacity=3), Backend("b", capacity=3))
+    bench.pool.change(1.0, [Backend("b", capacity=3)])
+    assert {sent(bench, 1.0) for _ in range(3)} == {"b"}

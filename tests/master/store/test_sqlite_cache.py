@@ -146,8 +146,8 @@ def test_a_commit_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
 def test_nobody_else_opens_it_meanwhile_and_later_it_can_be(tmp_path: Path) -> None:
     cache = opened(file_in(tmp_path))
     put(cache, session())
-    with pytest.raises((StoreError, OverflowError)):
-        put(cache, session("b"), session("c", version=2**63))  # by which the file itself is closed
+    with pytest.raises(StoreError):
+        put(cache, session("b")._replace(client=object()))  # type: ignore[arg-type]  # the file itself is closed by it
     other = f"from master.store import SqliteCache; SqliteCache({str(file_in(tmp_path))!r}).load(0.0)"
     told = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=False).stderr
     assert told.splitlines()[-1].endswith(
