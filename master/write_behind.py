@@ -193,11 +193,9 @@ class WriteBehind(Trouble, Generic[P]):
                 deadline.deadline = trio.current_time() + _RESTORE_S + _RESTORE_S_PER_ROW * len(saved.rows)
                 await put_back(saved)
                 whole = True
-            except StoreBusyError as exc:
-                if alone:
-                    raise
-                self._failed("not_read", str(exc))
             except StoreError as exc:
+                if alone and isinstance(exc, StoreBusyError):
+                    raise
                 self._failed("not_read", str(exc))
         if deadline.cancelled_caught:
             self._failed("not_read", "it took too long")
